@@ -1,0 +1,1 @@
+"""The discrete-event simulator: one specification, one compiled engine, the same answers."""
