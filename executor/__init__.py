@@ -1,0 +1,1 @@
+"""Runs dataflow graphs for real: workers, shared memory, and the kernels of each kind of job."""

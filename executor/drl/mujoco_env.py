@@ -1,0 +1,237 @@
+"""Vector environments on our own MuJoCo models, stepped in batches by `mujoco.rollout`."""
+
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+import mujoco
+import numpy as np
+from mujoco.rollout import Rollout
+from numpy.typing import NDArray
+
+from doppler.core.errors import ExecutionError
+from executor.drl.counter_random import CounterRandom, Stream
+from executor.drl.vector_env import EnvironmentStep
+
+Array = NDArray[np.float64]
+_ASSETS = Path(__file__).parent / "assets"
+_FULL = int(mujoco.mjtState.mjSTATE_FULLPHYSICS)
+_CTRL = int(mujoco.mjtState.mjSTATE_CTRL)
+
+
+class Transition(NamedTuple):
+    """What a task sees of one control step of n copies.
+
+    Attributes:
+        before_qpos: [n, nq] positions when the step began.
+        qpos: [n, nq] positions after it.
+        qvel: [n, nv] velocities after it.
+        sensors: [n, nsensordata] sensors of the last substep.
+        actions: [n, nu] actions, clipped to [-1, 1].
+    """
+
+    before_qpos: Array
+    qpos: Array
+    qvel: Array
+    sensors: Array
+    actions: Array
+
+
+class Task(Protocol):
+    """Observation, reward, termination and reset of one task; holds no state.
+
+    Attributes:
+        asset: File name of the model under `assets/`.
+        substeps: Physics steps per control step.
+        obs_dim: Length of one observation.
+        episode_limit: Control steps after which an episode is truncated.
+    """
+
+    asset: str
+    substeps: int
+    obs_dim: int
+    episode_limit: int
+
+    def start(
+        self, model: mujoco.MjModel, random: np.random.Generator
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Returns the first (qpos[nq], qvel[nv]) of one episode."""
+        ...
+
+    def observe(self, model: mujoco.MjModel, now: Transition, out: NDArray[np.float32]) -> None:
+        """Writes the observations [n, obs_dim]."""
+        ...
+
+    def judge(
+        self, model: mujoco.MjModel, now: Transition, obs: NDArray[np.float32]
+    ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+        """Returns (reward[n], terminated[n]) of the step that led to `obs`."""
+        ...
+
+
+@cache
+def load_model(asset: str) -> mujoco.MjModel:
+    """Returns the compiled model of `assets/<asset>`; models are never changed, so one is enough."""
+    return mujoco.MjModel.from_xml_path(str(_ASSETS / asset))
+
+
+class MujocoEnvironment:
+    """n copies of one task. The protocol is `vector_env.VectorEnvironment`.
+
+    The constraint solver starts cold at every control step, so the physics state alone decides the
+    future: an exported state continues bit for bit, and copies do not see each other.
+    """
+
+    def __init__(self, task: Task, num_envs: int, first_env: int) -> None:
+        self._task = task
+        self._model = model = load_model(task.asset)
+        self.num_envs = num_envs
+        self.obs_dim = task.obs_dim
+        self.act_dim = int(model.nu)
+        self._first_env = first_env
+        self._num_state = mujoco.mj_stateSize(model, _FULL)
+        assert self._num_state == 1 + model.nq + model.nv, "models without activations or plugins"
+        self._physics = np.zeros((num_envs, self._num_state))
+        self._previous = np.zeros_like(self._physics)
+        self._substates = np.zeros((num_envs, task.substeps, self._num_state))
+        self._sensors = np.zeros((num_envs, task.substeps, model.nsensordata))
+        self._controls = np.zeros((num_envs, task.substeps, self.act_dim))
+        self._obs = np.zeros((num_envs, self.obs_dim), np.float32)
+        self._elapsed = np.zeros(num_envs, np.int64)
+        self._episode = np.zeros(num_envs, np.int64)
+        self._seed = 0
+        self._random = CounterRandom(0)
+        self._models = [model] * num_envs
+        self._num_threads = 0
+        self._pool: Rollout | None = None
+        self._datas: list[mujoco.MjData] = []
+        self.set_threads(1)
+        self.state_bytes = sum(array.nbytes for array in self.export_state().values())
+        self.step_flop = task.substeps * substep_flop(model)
+
+    def set_threads(self, num_threads: int) -> None:
+        """Uses a persistent pool of that many threads (one: the calling thread)."""
+        if num_threads == self._num_threads:
+            return
+        self.close()
+        self._num_threads = num_threads
+        self._pool = Rollout(nthread=num_threads if num_threads > 1 else 0)
+        self._datas = [mujoco.MjData(self._model) for _ in range(num_threads)]
+
+    def close(self) -> None:
+        """Ends the thread pool; `set_threads` starts another."""
+        if self._pool is not None:
+            self._pool.close()
+            self._pool = None
+            self._num_threads = 0
+
+    def reset(self, seed: int) -> NDArray[np.float32]:
+        """Starts episode 0 of every copy and returns the observations [n, obs_dim]."""
+        self._seed = seed
+        self._random = CounterRandom(seed)
+        self._episode[:] = 0
+        self._controls[:] = 0.0
+        self._begin(np.arange(self.num_envs))
+        return self._obs
+
+    def step(self, actions: NDArray[np.float32]) -> EnvironmentStep:
+        """Advances every copy by one control step."""
+        np.clip(actions[:, None, :], -1.0, 1.0, out=self._controls, casting="unsafe")
+        self._previous, self._physics = self._physics, self._previous
+        assert self._pool is not None, "step after close"
+        self._pool.rollout(
+            self._models,
+            self._datas,
+            self._previous,
+            self._controls,
+            nstep=self._task.substeps,
+            skip_checks=True,
+            control_spec=_CTRL,
+            state=self._substates,
+            sensordata=self._sensors,
+        )
+        self._physics[:] = self._substates[:, -1]
+        now = self._transition(slice(None))
+        self._task.observe(self._model, now, self._obs)
+        reward, terminated = self._task.judge(self._model, now, self._obs)
+        # A copy whose physics broke down (MuJoCo then rewinds its clock) ends its episode.
+        broken = ~np.isfinite(self._obs.sum(axis=1)) | (self._physics[:, 0] <= self._previous[:, 0])
+        terminated |= broken
+        reward[broken] = 0.0
+        self._elapsed += 1
+        truncated = (self._elapsed >= self._task.episode_limit) & ~terminated
+        done = np.flatnonzero(terminated | truncated)
+        if done.size:
+            self._episode[done] += 1
+            self._begin(done)
+        return EnvironmentStep(self._obs, reward.astype(np.float32), terminated, truncated)
+
+    def export_state(self) -> dict[str, NDArray[np.generic]]:
+        """Returns physics, clocks, episode numbers and the seed."""
+        return {
+            "physics": self._physics.copy(),
+            "elapsed": self._elapsed.copy(),
+            "episode": self._episode.copy(),
+            "seed": np.array([self._seed], np.int64),
+        }
+
+    def import_state(self, state: Mapping[str, NDArray[np.generic]]) -> None:
+        """Continues from an exported state.
+
+        Raises:
+            ExecutionError: A name, shape or type is not that of this environment.
+        """
+        for name, mine in self.export_state().items():
+            theirs = state.get(name)
+            if theirs is None or theirs.shape != mine.shape or theirs.dtype != mine.dtype:
+                found = "nothing" if theirs is None else f"{theirs.dtype}{list(theirs.shape)}"
+                raise ExecutionError(
+                    f"environment state {name!r} must be {mine.dtype}{list(mine.shape)}, "
+                    f"but the imported state has {found}"
+                )
+        self._physics[:] = state["physics"]
+        self._elapsed[:] = state["elapsed"]
+        self._episode[:] = state["episode"]
+        self._seed = int(state["seed"][0])
+        self._random = CounterRandom(self._seed)
+
+    def _transition(self, rows: slice | NDArray[np.int64]) -> Transition:
+        nq = self._model.nq
+        return Transition(
+            before_qpos=self._previous[rows, 1 : 1 + nq],
+            qpos=self._physics[rows, 1 : 1 + nq],
+            qvel=self._physics[rows, 1 + nq :],
+            sensors=self._sensors[rows, -1],
+            actions=self._controls[rows, -1],
+        )
+
+    def _begin(self, rows: NDArray[np.int64]) -> None:
+        """Starts the next episode of the copies `rows` and writes their observations."""
+        nq = self._model.nq
+        for row in rows.tolist():
+            random = self._random.generator(
+                Stream.reset, int(self._episode[row]), self._first_env + row
+            )
+            qpos, qvel = self._task.start(self._model, random)
+            self._physics[row, 0] = 0.0
+            self._physics[row, 1 : 1 + nq] = qpos
+            self._physics[row, 1 + nq :] = qvel
+        self._elapsed[rows] = 0
+        self._sensors[rows] = 0.0
+        self._controls[rows] = 0.0
+        obs = np.empty((len(rows), self.obs_dim), np.float32)
+        self._task.observe(self._model, self._transition(rows), obs)
+        self._obs[rows] = obs
+
+
+def substep_flop(model: mujoco.MjModel) -> float:
+    """Returns a first guess at the flop of one physics step.
+
+    Spatial dynamics of every body (a few hundred flop), factorisation of the inertia matrix
+    (nv**3 / 3), and per solver iteration a product with about 4 constraint rows per degree of
+    freedom. Only an uncalibrated run uses it.
+    """
+    nv = int(model.nv)
+    solver = int(model.opt.iterations) * 2 * nv * (4 * nv)
+    return 300.0 * int(model.nbody) + nv**3 / 3 + solver
