@@ -22,6 +22,9 @@ class Device:
         num_streams: Ops that may run at the same time.
         copy_engines: 0 = a copy is work on the sender's stream; else copies run beside ops.
         cores: Core ids that the worker is bound to (core groups), else empty.
+        flop_per_s: Peak arithmetic rate of its share, for the roofline model; 0 = unknown.
+        memory_bytes_per_s: Memory bandwidth of its share; 0 = unknown.
+        launch_ns: Fixed cost of starting a kernel.
     """
 
     name: str
@@ -32,6 +35,9 @@ class Device:
     num_streams: int = 1
     copy_engines: int = 1
     cores: tuple[int, ...] = ()
+    flop_per_s: int = 0
+    memory_bytes_per_s: int = 0
+    launch_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,6 +23,9 @@ class Processor:
         copy_engines: Copies that a GPU runs beside kernels; 0 on a CPU.
         num_streams: Ops that a whole processor may run at the same time.
         publish_ns: Time to hand a tensor to another part of the same processor without a copy.
+        flop_per_s: Peak arithmetic rate of all units; 0 = unknown.
+        memory_bytes_per_s: Memory bandwidth of the whole processor; 0 = unknown.
+        launch_ns: Fixed cost of starting a kernel.
     """
 
     name: str
@@ -34,6 +37,9 @@ class Processor:
     copy_engines: int = 0
     num_streams: int = 1
     publish_ns: int = 0
+    flop_per_s: int = 0
+    memory_bytes_per_s: int = 0
+    launch_ns: int = 0
 
     def __post_init__(self) -> None:
         if self.kind not in PROCESSOR_KINDS:

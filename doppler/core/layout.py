@@ -107,6 +107,9 @@ def _cut(part: Slice, processor: Processor, first_unit: int, layout: str) -> Dev
         num_streams=part.num_streams,
         copy_engines=processor.copy_engines,
         cores=processor.core_ids[first_unit : first_unit + part.units],
+        flop_per_s=int(processor.flop_per_s * share),
+        memory_bytes_per_s=int(processor.memory_bytes_per_s * share),
+        launch_ns=processor.launch_ns,
     )
 
 
