@@ -1,6 +1,7 @@
 """The cluster: placeable devices, links with shared buses, fixed routes."""
 
 import hashlib
+import itertools
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -202,12 +203,10 @@ def _check_buses(link: Link, sender: Device, where: str) -> None:
         raise ClusterError(f"a link with a bandwidth holds at least one bus, and {where} has none")
 
 
-def _composite(
-    route: Route, table: dict[tuple[int, int], Link], ids: dict[str, int]
-) -> Link:
+def _composite(route: Route, table: dict[tuple[int, int], Link], ids: dict[str, int]) -> Link:
     stops = (route.src, *route.via, route.dst)
     hops: list[Link] = []
-    for src, dst in zip(stops[:-1], stops[1:], strict=True):
+    for src, dst in itertools.pairwise(stops):
         if src not in ids or dst not in ids or (ids[src], ids[dst]) not in table:
             raise ClusterError(
                 f"route {route.src!r} -> {route.dst!r} passes {src!r} -> {dst!r}, "
@@ -215,7 +214,9 @@ def _composite(
             )
         hops.append(table[ids[src], ids[dst]])
     if (ids[route.src], ids[route.dst]) in table:
-        raise ClusterError(f"a pair has a link or a route, and {route.src!r} -> {route.dst!r} has both")
+        raise ClusterError(
+            f"a pair has a link or a route, and {route.src!r} -> {route.dst!r} has both"
+        )
     speeds = [hop.bytes_per_s for hop in hops if hop.bytes_per_s is not None]
     return Link(
         src=route.src,

@@ -14,7 +14,7 @@ DEFAULT_WINDOW = 3
 
 
 class EdgeMode(enum.Enum):
-    """How a consumer reads: `token` binds iteration i to i + distance, `latest` reads the newest."""
+    """How a consumer reads: `token` binds i to i + distance, `latest` reads the newest version."""
 
     token = "token"
     latest = "latest"
@@ -179,7 +179,9 @@ def _check_ops(graph: DataflowGraph) -> None:
         if not op.kind or not op.name:
             raise GraphError(f"an op needs a kind and a name, and {where} has kind {op.kind!r}")
         if op.name in seen:
-            raise GraphError(f"op names are unique, and {where} repeats the name of op {seen[op.name]}")
+            raise GraphError(
+                f"op names are unique, and {where} repeats the name of op {seen[op.name]}"
+            )
         seen[op.name] = index
         for label, values in (
             ("output bytes", op.outputs),
@@ -230,7 +232,9 @@ def _check_groups(graph: DataflowGraph) -> None:
                 f"{', '.join(sorted(names)) or 'no group'}"
             )
         if op.group is not None and op.is_input:
-            raise GraphError(f"an input has no group, and op {index} ({op.name!r}) has {op.group!r}")
+            raise GraphError(
+                f"an input has no group, and op {index} ({op.name!r}) has {op.group!r}"
+            )
 
 
 def _topological_order(graph: DataflowGraph) -> tuple[int, ...]:
@@ -251,7 +255,9 @@ def _topological_order(graph: DataflowGraph) -> tuple[int, ...]:
                     heapq.heappush(heap, edge.dst)
     if len(order) < graph.num_ops:
         circle = " -> ".join(graph.ops[op].name for op in _find_circle(graph, missing))
-        raise GraphError(f"edges of distance 0 form no circle, and graph {graph.name!r} has {circle}")
+        raise GraphError(
+            f"edges of distance 0 form no circle, and graph {graph.name!r} has {circle}"
+        )
     return tuple(order)
 
 
@@ -266,5 +272,5 @@ def _find_circle(graph: DataflowGraph, missing: Sequence[int]) -> list[int]:
             for e in graph.in_edges[op]
             if graph.edges[e].distance == 0 and missing[graph.edges[e].src] > 0
         )
-    circle = path[path.index(op) :] + [op]
+    circle = [*path[path.index(op) :], op]
     return circle[::-1]

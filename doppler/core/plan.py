@@ -103,9 +103,7 @@ def _check_devices(problem: Problem, plan: Plan) -> None:
         if op.is_input and everywhere:
             continue
         if not problem.allowed[op_id][device]:
-            allowed = [
-                cluster.devices[d].name for d, ok in enumerate(problem.allowed[op_id]) if ok
-            ]
+            allowed = [cluster.devices[d].name for d, ok in enumerate(problem.allowed[op_id]) if ok]
             raise PlanError(
                 f"op {op_id} ({op.name!r}) is placed on {cluster.devices[device].name!r}, "
                 f"and its kinds and pins allow {', '.join(allowed)}"

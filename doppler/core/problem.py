@@ -120,7 +120,8 @@ class Problem:
             used[device] += group.state_bytes
             limit = self.memory_limit_bytes(device)
             if used[device] > limit:
+                name = self.cluster.devices[device].name
                 raise CapacityError(
-                    f"the state of the groups on device {self.cluster.devices[device].name!r} "
-                    f"needs {used[device]} bytes with group {group.name!r}, and the limit is {limit}"
+                    f"the state of the groups on device {name!r} needs {used[device]} bytes with "
+                    f"group {group.name!r}, and the limit is {limit}"
                 )

@@ -226,9 +226,7 @@ def _device_tables(
                 readers[tensor] = readers.get(tensor, 0) + len(others)
         tables.append(
             DeviceTable(
-                ops=tuple(
-                    op for op in range(graph.num_ops) if runs[op] and place[op] == device
-                ),
+                ops=tuple(op for op in range(graph.num_ops) if runs[op] and place[op] == device),
                 consumers={key: tuple(value) for key, value in consumers[device].items()},
                 credit_targets={key: tuple(value) for key, value in targets[device].items()},
                 readers=readers,

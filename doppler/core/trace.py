@@ -139,7 +139,5 @@ def sort_spans(
                 key=lambda s: (s.start_ns, s.device, s.stream, s.end_ns, s.op, s.iteration),
             )
         ),
-        tuple(
-            sorted(transfers, key=lambda s: (s.request_ns, s.op, s.output, s.iteration, s.dst))
-        ),
+        tuple(sorted(transfers, key=lambda s: (s.request_ns, s.op, s.output, s.iteration, s.dst))),
     )
