@@ -28,7 +28,7 @@ def build(**changes):
 
 def test_default_job_has_the_counts_worked_out_by_hand():
     # 6 x 2 rollouts + 6 advantages + 1 collect + 8 updates x (4 grads + 2 reduces + 2 adams) + 1
-    shape, graph = build()
+    _, graph = build()
     assert graph.num_ops == 12 + 6 + 1 + 8 * 8 + 1 == 84
     assert {group.name for group in graph.groups} == {
         *(f"env[{k}]" for k in range(6)),
@@ -38,7 +38,7 @@ def test_default_job_has_the_counts_worked_out_by_hand():
 
 
 def test_unrolled_job_has_two_ops_per_shard_and_step():
-    shape, graph = build(fused=False, num_shards=2, horizon=4, chunk=4)
+    _, graph = build(fused=False, num_shards=2, horizon=4, chunk=4)
     assert sum(op.kind == "infer" for op in graph.ops) == 8
     assert sum(op.kind == "env_step" for op in graph.ops) == 8
 

@@ -1,0 +1,249 @@
+"""Typed configuration: Hydra merges into these schemas, `OmegaConf.to_object` checks them.
+
+Every field carries a line of help in its metadata; `doppler COMMAND --help` prints it.
+"""
+
+import enum
+from dataclasses import dataclass, field
+from typing import Any
+
+from doppler.core.errors import ConfigError
+
+
+def setting(default: Any, text: str) -> Any:
+    """Returns a dataclass field with its default and its help line."""
+    if isinstance(default, list | dict):
+        return field(default_factory=lambda: type(default)(default), metadata={"help": text})
+    if isinstance(default, type):
+        return field(default_factory=default, metadata={"help": text})
+    return field(default=default, metadata={"help": text})
+
+
+class LayoutName(enum.Enum):
+    """How the cores are cut into devices; `auto` compares both."""
+
+    auto = "auto"
+    per_core = "per_core"
+    all_cores = "all_cores"
+
+
+class OnFailure(enum.Enum):
+    """What happens when a worker dies or hangs."""
+
+    stop = "stop"
+    replan = "replan"
+
+
+class PlacementMode(enum.Enum):
+    """What the objective of a problem is."""
+
+    makespan = "makespan"
+    period = "period"
+
+
+def _at_least(owner: object, low: float, *names: str) -> None:
+    for name in names:
+        value = getattr(owner, name)
+        if value < low:
+            raise ConfigError(
+                f"{type(owner).__name__}: {name} is at least {low:g}, and it is {value}"
+            )
+
+
+@dataclass(slots=True, kw_only=True)
+class JobConfig:
+    """The deep-RL job: environments, PPO, and how it is cut into ops."""
+
+    name: str = setting("ppo_ant", "name of the job; a custom job: the class in job.path")
+    env: str = setting("ant", "environment: ant, humanoid, pendulum, or a gymnasium id")
+    path: str | None = setting(None, "Python file with the class of a custom job")
+    env_python: str | None = setting(
+        None, "interpreter that the environments run in (Isaac Gym needs its own), or null"
+    )
+    num_shards: int = setting(6, "environment shards")
+    envs_per_shard: int = setting(32, "environments per shard")
+    horizon: int = setting(16, "control steps per iteration and environment")
+    chunk: int = setting(8, "control steps per fused rollout op; divides the horizon")
+    fused: bool = setting(True, "environment and agent of a chunk are one op")
+    num_trainers: int = setting(4, "parts that each minibatch's gradient is computed in")
+    num_segments: int = setting(2, "segments of the gradient all-reduce and of the optimizer")
+    epochs: int = setting(4, "PPO epochs per iteration")
+    minibatches: int = setting(2, "minibatches per epoch")
+    hidden: list[int] = setting([256, 128, 64], "widths of the policy's hidden layers")
+    lr: float = setting(3e-4, "learning rate of the job's optimizer")
+    gamma: float = setting(0.99, "discount")
+    lam: float = setting(0.95, "lambda of generalised advantage estimation")
+    clip: float = setting(0.2, "PPO's clip range")
+    value_coef: float = setting(0.5, "weight of the value loss")
+    entropy_coef: float = setting(0.0, "weight of the entropy bonus")
+    max_grad_norm: float = setting(1.0, "global gradient norm limit")
+    reward_scale: float = setting(1.0, "factor on rewards before learning")
+
+    def __post_init__(self) -> None:
+        _at_least(self, 1, "num_shards", "envs_per_shard", "horizon", "chunk", "num_trainers")
+        _at_least(self, 1, "num_segments", "epochs", "minibatches")
+        if self.horizon % self.chunk:
+            raise ConfigError(
+                f"job.chunk divides job.horizon ({self.horizon}), and it is {self.chunk}"
+            )
+
+
+@dataclass(slots=True, kw_only=True)
+class TrainingSettings:
+    """Stages I to III of the placement policies."""
+
+    sim_episodes: int = setting(3000, "plans that the learned planner may simulate (stages I, II)")
+    stage3_windows: int = setting(8, "measured windows for stage III; 0 skips it")
+    window_iterations: int = setting(10, "iterations per measured window")
+
+    def __post_init__(self) -> None:
+        _at_least(self, 0, "stage3_windows")
+        _at_least(self, 10, "sim_episodes")
+        _at_least(self, 3, "window_iterations")
+
+
+@dataclass(slots=True, kw_only=True)
+class CalibrationSettings:
+    """How long the job's real components are measured."""
+
+    warmup: int = setting(3, "iterations that are run and thrown away")
+    iterations: int = setting(8, "iterations that are kept per plan")
+    env_counts: list[float] = setting(
+        [0.5, 1.0, 2.0], "environment counts to measure, relative to job.envs_per_shard"
+    )
+
+    def __post_init__(self) -> None:
+        _at_least(self, 0, "warmup")
+        _at_least(self, 3, "iterations")
+
+
+@dataclass(slots=True, kw_only=True)
+class RunSettings:
+    """How the executor runs a job."""
+
+    iterations: int = setting(100, "iterations to run")
+    target_reward: float | None = setting(None, "stop when the mean return reaches this, or null")
+    checkpoint_every: int = setting(50, "iterations between checkpoints; 0 = only at the end")
+    resume: str | None = setting(None, "folder of an earlier run to go on from, or null")
+    on_failure: OnFailure = setting(
+        OnFailure.stop, "replan: go on from the last checkpoint on the devices that are left"
+    )
+    shm_dir: str = setting("/dev/shm", "mount that shared memory is taken from")
+
+    def __post_init__(self) -> None:
+        _at_least(self, 1, "iterations")
+        _at_least(self, 0, "checkpoint_every")
+
+
+@dataclass(slots=True, kw_only=True)
+class ComparisonSettings:
+    """How plans are measured against each other."""
+
+    min_blocks: int = setting(3, "ABBA blocks at least")
+    max_blocks: int = setting(12, "ABBA blocks at most")
+    half_width: float = setting(0.03, "stop when the 95 % half-width of the ratio is this small")
+
+    def __post_init__(self) -> None:
+        _at_least(self, 2, "min_blocks")
+        _at_least(self, self.min_blocks, "max_blocks")
+
+
+@dataclass(slots=True, kw_only=True)
+class LearnConfig:
+    """doppler learn: calibrate, learn a placement, run it, compare, report."""
+
+    job: JobConfig = setting(JobConfig, "the job (group: job=ppo_ant, ppo_humanoid, ...)")
+    training: TrainingSettings = setting(TrainingSettings, "stages I to III")
+    calibration: CalibrationSettings = setting(CalibrationSettings, "measuring components")
+    comparison: ComparisonSettings = setting(ComparisonSettings, "measuring plans")
+    run: RunSettings = setting(RunSettings, "the executor")
+    layout: LayoutName = setting(LayoutName.auto, "how the cores are cut into devices")
+    planners: list[str] = setting(
+        ["single_device", "round_robin", "critical_path", "heft", "annealing", "dp_only"],
+        "baselines",
+    )
+    results: str = setting("results", "folder that result folders are made in")
+    cost_cache: str | None = setting(None, "folder of measured cost tables; null = the user cache")
+    seed: int = setting(0, "seed of everything random")
+
+
+@dataclass(slots=True, kw_only=True)
+class RunConfig:
+    """doppler run PLAN: run a job under a stored plan."""
+
+    plan: str = setting("", "plan.json of an earlier run, or the folder that holds it")
+    job: JobConfig = setting(JobConfig, "the job; must be the one that the plan was made for")
+    run: RunSettings = setting(RunSettings, "the executor")
+    results: str = setting("results", "folder that result folders are made in")
+    seed: int = setting(0, "seed of the job")
+
+
+@dataclass(slots=True, kw_only=True)
+class PlanConfig:
+    """doppler plan: place one's own graph on one's own cluster."""
+
+    graph: str = setting("", "graph file (JSON)")
+    cluster: str = setting("", "cluster file (JSON)")
+    costs: str | None = setting(None, "cost file (JSON); null = roofline from the cluster's rates")
+    planner: str = setting("learned", "planner that makes the plan")
+    planners: list[str] = setting(
+        ["single_device", "round_robin", "critical_path", "heft", "annealing", "learned"],
+        "planners that `doppler compare` runs",
+    )
+    plan: str = setting("", "plan file that `doppler simulate` runs")
+    budget: int = setting(3000, "plans that a planner may simulate")
+    objective: PlacementMode | None = setting(
+        None, "makespan or period; null = period where the graph is loop-carried"
+    )
+    iterations: int = setting(1, "iterations that `doppler simulate` runs")
+    output: str | None = setting(None, "file that the plan (or the trace) is written to")
+    seed: int = setting(0, "seed of the planner")
+
+    def __post_init__(self) -> None:
+        _at_least(self, 1, "budget", "iterations")
+
+
+@dataclass(slots=True, kw_only=True)
+class CalibrateConfig:
+    """doppler calibrate: measure a job's components and print the cost table."""
+
+    job: JobConfig = setting(JobConfig, "the job (group)")
+    calibration: CalibrationSettings = setting(CalibrationSettings, "how long to measure")
+    run: RunSettings = setting(RunSettings, "the executor")
+    cost_cache: str | None = setting(None, "folder of measured cost tables; null = the user cache")
+    seed: int = setting(0, "seed of the job")
+
+
+@dataclass(slots=True, kw_only=True)
+class ProbeConfig:
+    """doppler probe: what this machine has, and why what is absent is absent."""
+
+    output: str | None = setting(None, "file that the hardware is written to (JSON), or null")
+
+
+@dataclass(slots=True, kw_only=True)
+class ReportConfig:
+    """doppler report FOLDER: rebuild the page of a result folder."""
+
+    folder: str = setting("results/latest", "result folder")
+
+
+JOBS: dict[str, JobConfig] = {
+    "ppo_ant": JobConfig(),
+    "ppo_humanoid": JobConfig(
+        name="ppo_humanoid", env="humanoid", hidden=[400, 200, 100], horizon=32, chunk=8
+    ),
+    "ppo_pendulum": JobConfig(
+        name="ppo_pendulum",
+        env="pendulum",
+        num_shards=4,
+        envs_per_shard=8,
+        horizon=32,
+        chunk=16,
+        num_trainers=2,
+        hidden=[64, 64],
+        lr=1e-3,
+    ),
+    "gym": JobConfig(name="gym", env="Hopper-v5", envs_per_shard=4, horizon=64, chunk=16),
+    "custom": JobConfig(name="", env="", envs_per_shard=8),
+}
