@@ -152,6 +152,8 @@ class ComparisonSettings:
 class LearnConfig:
     """doppler learn: calibrate, learn a placement, run it, compare, report."""
 
+    defaults: list[Any] = setting([{"job": "ppo_ant"}, "_self_"], "")
+
     job: JobConfig = setting(JobConfig, "the job (group: job=ppo_ant, ppo_humanoid, ...)")
     training: TrainingSettings = setting(TrainingSettings, "stages I to III")
     calibration: CalibrationSettings = setting(CalibrationSettings, "measuring components")
@@ -170,6 +172,8 @@ class LearnConfig:
 @dataclass(slots=True, kw_only=True)
 class RunConfig:
     """doppler run PLAN: run a job under a stored plan."""
+
+    defaults: list[Any] = setting([{"job": "ppo_ant"}, "_self_"], "")
 
     plan: str = setting("", "plan.json of an earlier run, or the folder that holds it")
     job: JobConfig = setting(JobConfig, "the job; must be the one that the plan was made for")
@@ -206,6 +210,8 @@ class PlanConfig:
 @dataclass(slots=True, kw_only=True)
 class CalibrateConfig:
     """doppler calibrate: measure a job's components and print the cost table."""
+
+    defaults: list[Any] = setting([{"job": "ppo_ant"}, "_self_"], "")
 
     job: JobConfig = setting(JobConfig, "the job (group)")
     calibration: CalibrationSettings = setting(CalibrationSettings, "how long to measure")

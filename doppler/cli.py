@@ -1,0 +1,182 @@
+"""The command line: one word picks the command, Hydra overrides set the rest."""
+
+import sys
+import textwrap
+from collections.abc import Callable, Sequence
+from dataclasses import MISSING, dataclass
+from typing import Any
+
+from doppler import __version__, commands
+from doppler.compose import compose_config, flat_keys
+from doppler.config import (
+    JOBS,
+    CalibrateConfig,
+    LearnConfig,
+    PlanConfig,
+    ProbeConfig,
+    ReportConfig,
+    RunConfig,
+)
+from doppler.core.errors import DopplerError, nearest
+
+USER_ERROR = 2
+INTERRUPTED = 130
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """One word of the command line.
+
+    Attributes:
+        schema: Its settings.
+        run: What it does.
+        about: One sentence.
+        positional: Setting that a bare word stands for, or None.
+        examples: Lines for `--help`.
+    """
+
+    schema: type[Any]
+    run: Callable[[Any, Sequence[str]], None]
+    about: str
+    examples: tuple[str, ...]
+    positional: str | None = None
+
+
+COMMANDS: dict[str, Command] = {
+    "learn": Command(
+        schema=LearnConfig,
+        run=commands.learn,
+        about="Calibrate a job, learn a placement, run it for real, compare it with baselines.",
+        examples=(
+            "doppler learn",
+            "doppler learn job=ppo_humanoid training.sim_episodes=20000 seed=3",
+            "doppler learn job=gym job.env=Hopper-v5",
+            "doppler learn job=custom job.path=my_job.py job.name=MyJob",
+        ),
+    ),
+    "run": Command(
+        schema=RunConfig,
+        run=commands.run,
+        about="Run a job under a stored plan, with progress, checkpoints and resume.",
+        positional="plan",
+        examples=(
+            "doppler run results/latest/plan.json run.iterations=500",
+            "doppler run results/latest run.target_reward=950 run.on_failure=replan",
+        ),
+    ),
+    "plan": Command(
+        schema=PlanConfig,
+        run=commands.plan,
+        about="Place one's own graph on one's own cluster with one planner.",
+        examples=("doppler plan graph=g.json cluster=c.json planner=heft output=plan.json",),
+    ),
+    "compare": Command(
+        schema=PlanConfig,
+        run=commands.compare,
+        about="Run several planners on one graph at equal budget and print the table.",
+        examples=("doppler compare graph=g.json cluster=c.json budget=5000",),
+    ),
+    "simulate": Command(
+        schema=PlanConfig,
+        run=commands.simulate,
+        about="Simulate a stored plan and write its trace (Chrome/Perfetto).",
+        examples=("doppler simulate graph=g.json cluster=c.json plan=plan.json output=t.json",),
+    ),
+    "calibrate": Command(
+        schema=CalibrateConfig,
+        run=commands.calibrate,
+        about="Measure a job's real components on this machine and print the cost table.",
+        examples=("doppler calibrate job=ppo_pendulum",),
+    ),
+    "probe": Command(
+        schema=ProbeConfig,
+        run=commands.probe,
+        about="Show what this machine has, and why what is absent is absent.",
+        examples=("doppler probe", "doppler probe output=hardware.json"),
+    ),
+    "report": Command(
+        schema=ReportConfig,
+        run=commands.report,
+        about="Rebuild the page of a result folder.",
+        positional="folder",
+        examples=("doppler report results/latest",),
+    ),
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command; returns the exit status (2 for a mistake of the user)."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    if not words or words[0] in ("-h", "--help", "help"):
+        print(_overview())
+        return 0
+    if words[0] == "--version":
+        print(f"doppler {__version__}")
+        return 0
+    try:
+        return _run(words)
+    except DopplerError as error:
+        print(f"doppler: {error}", file=sys.stderr)
+        return USER_ERROR
+    except KeyboardInterrupt:
+        print("doppler: interrupted; all workers are stopped", file=sys.stderr)
+        return INTERRUPTED
+
+
+def _run(words: list[str]) -> int:
+    name, rest = words[0], words[1:]
+    command = COMMANDS.get(name)
+    if command is None:
+        raise DopplerError(f"command {name!r} is unknown; {nearest(name, COMMANDS)}")
+    if any(word in ("-h", "--help") for word in rest):
+        print(_help(name, command))
+        return 0
+    overrides = [
+        f"{command.positional}={_quoted(word)}" if command.positional and "=" not in word else word
+        for word in rest
+    ]
+    config = compose_config(command.schema, overrides)
+    command.run(config, ["doppler", *words])
+    return 0
+
+
+def _quoted(word: str) -> str:
+    escaped = word.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"
+
+
+def _overview() -> str:
+    lines = ["doppler: learned device placement for deep-RL jobs and dataflow graphs", ""]
+    width = max(len(name) for name in COMMANDS)
+    lines += [f"  {name:<{width}}  {command.about}" for name, command in COMMANDS.items()]
+    lines += ["", "Settings are key=value; `doppler COMMAND --help` lists them with examples."]
+    return "\n".join(lines)
+
+
+def _help(name: str, command: Command) -> str:
+    lines = [f"doppler {name}: {command.about}", "", "Examples:"]
+    lines += [f"  {example}" for example in command.examples]
+    keys = flat_keys(command.schema)
+    if "job" in keys:
+        lines += ["", f"Jobs (job=NAME): {', '.join(JOBS)}"]
+    lines += ["", "Settings:"]
+    for key, item in keys.items():
+        text = str(item.metadata.get("help", ""))
+        default = "" if item.default is MISSING else f" [{_shown(item.default)}]"
+        if item.default is MISSING and item.default_factory is not MISSING:
+            value = item.default_factory()
+            default = f" [{_shown(value)}]" if isinstance(value, list) else ""
+        body = textwrap.fill(
+            f"{text}{default}", width=96, initial_indent=" " * 6, subsequent_indent=" " * 6
+        )
+        lines += [f"  {key}", body]
+    return "\n".join(lines)
+
+
+def _shown(value: object) -> str:
+    name = getattr(value, "name", None)
+    return str(name) if isinstance(name, str) else "null" if value is None else str(value)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

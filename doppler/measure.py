@@ -1,0 +1,139 @@
+"""Measuring plans on the running job: iteration times, intervals, interleaved comparison."""
+
+import itertools
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import stats
+
+from doppler.core.errors import DopplerError
+from doppler.core.plan import Plan
+from doppler.core.trace import Trace
+
+CONFIDENCE = 0.95
+BOOTSTRAP_DRAWS = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A value with its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+def iteration_times_ns(trace: Trace) -> list[int]:
+    """Returns E_(i+1) - E_i for every iteration but the first, which fills the pipeline.
+
+    Raises:
+        DopplerError: If the trace has fewer than three iterations.
+    """
+    ends = trace.iteration_ends_ns()
+    if len(ends) < 3:
+        raise DopplerError(
+            f"a measured window needs at least 3 iterations, and the trace has {len(ends)}"
+        )
+    return [after - before for before, after in itertools.pairwise(ends)]
+
+
+def measured_period_ns(trace: Trace) -> float:
+    """Returns the median time per iteration of one window, in ns."""
+    return float(statistics.median(iteration_times_ns(trace)))
+
+
+def median_interval(values: Sequence[float], rng: np.random.Generator) -> Interval:
+    """Returns the median of `values` with its percentile-bootstrap 95 % interval."""
+    array = np.asarray(values, dtype=float)
+    draws = rng.choice(array, size=(BOOTSTRAP_DRAWS, array.size), replace=True)
+    tail = 100 * (1 - CONFIDENCE) / 2
+    low, high = np.percentile(np.median(draws, axis=1), [tail, 100 - tail])
+    return Interval(float(np.median(array)), float(low), float(high))
+
+
+def ratio_interval(ratios: Sequence[float]) -> Interval:
+    """Returns the geometric mean of block ratios with Student's 95 % interval on the logarithm.
+
+    Raises:
+        DopplerError: If there are fewer than two ratios.
+    """
+    if len(ratios) < 2:
+        raise DopplerError(f"an interval needs at least 2 blocks, and there are {len(ratios)}")
+    logs = [math.log(ratio) for ratio in ratios]
+    mean = statistics.fmean(logs)
+    spread = statistics.stdev(logs) / math.sqrt(len(logs))
+    half = float(stats.t.ppf(0.5 + CONFIDENCE / 2, len(logs) - 1)) * spread
+    return Interval(math.exp(mean), math.exp(mean - half), math.exp(mean + half))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """Two plans measured in interleaved blocks.
+
+    Attributes:
+        ratio: Period of the first over period of the second, per block, combined.
+        first_ns, second_ns: Median period of each in ns, with interval over windows.
+        blocks: ABBA blocks measured.
+        traces: The last trace of each.
+    """
+
+    ratio: Interval
+    first_ns: Interval
+    second_ns: Interval
+    blocks: int
+    traces: tuple[Trace, Trace]
+
+
+def compare_interleaved(
+    run: Callable[[Plan, int], Trace],
+    first: Plan,
+    second: Plan,
+    *,
+    iterations: int,
+    min_blocks: int,
+    max_blocks: int,
+    half_width: float,
+    rng: np.random.Generator,
+) -> Comparison:
+    """Measures two plans in ABBA blocks until the interval of their ratio is narrow.
+
+    Args:
+        run: Runs the job on for a number of iterations under a plan.
+        first: Plan A.
+        second: Plan B.
+        iterations: Iterations per window; every block has two windows of each plan.
+        min_blocks: Blocks at least.
+        max_blocks: Blocks at most.
+        half_width: Relative half-width of the interval at which to stop.
+        rng: For the bootstrap.
+    """
+    windows: tuple[list[float], list[float]] = ([], [])
+    ratios: list[float] = []
+    traces: list[Trace | None] = [None, None]
+    plans = (first, second)
+    while len(ratios) < max_blocks:
+        block: tuple[list[float], list[float]] = ([], [])
+        for which in (0, 1, 1, 0):
+            trace = run(plans[which], iterations)
+            traces[which] = trace
+            block[which].append(measured_period_ns(trace))
+        ratios.append(sum(block[0]) / sum(block[1]))
+        windows[0].extend(block[0])
+        windows[1].extend(block[1])
+        if len(ratios) >= min_blocks:
+            ratio = ratio_interval(ratios)
+            if (ratio.high - ratio.low) / 2 <= half_width * ratio.value:
+                break
+    last_first, last_second = traces
+    assert last_first is not None
+    assert last_second is not None
+    return Comparison(
+        ratio=ratio_interval(ratios),
+        first_ns=median_interval(windows[0], rng),
+        second_ns=median_interval(windows[1], rng),
+        blocks=len(ratios),
+        traces=(last_first, last_second),
+    )

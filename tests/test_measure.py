@@ -1,0 +1,112 @@
+"""Measured periods, intervals, interleaving."""
+
+import math
+
+import numpy as np
+import pytest
+
+from doppler.core.errors import DopplerError
+from doppler.core.plan import Plan
+from doppler.core.trace import OpSpan, Trace
+from doppler.measure import (
+    compare_interleaved,
+    iteration_times_ns,
+    measured_period_ns,
+    median_interval,
+    ratio_interval,
+)
+
+
+def trace(ends):
+    spans = tuple(OpSpan(0, i, 0, 0, 0, end - 1, end) for i, end in enumerate(ends))
+    return Trace(
+        graph_digest="g",
+        cluster_digest="c",
+        source="s",
+        runtime="executor",
+        iterations=len(ends),
+        op_spans=spans,
+        transfers=(),
+        peak_bytes=(0,),
+    )
+
+
+def plan(name):
+    return Plan(graph_digest="g", cluster_digest="c", placement=(), priority=(), source=name)
+
+
+def test_iteration_times_leave_the_first_iteration_out():
+    assert iteration_times_ns(trace([50, 60, 75, 85])) == [10, 15, 10]
+    assert measured_period_ns(trace([50, 60, 75, 85])) == 10
+
+
+def test_a_late_end_of_an_early_iteration_counts_for_all_later_ones():
+    # iteration 0 ends after iteration 1: E_1 = E_0 = 90
+    assert iteration_times_ns(trace([90, 60, 100])) == [0, 10]
+
+
+def test_a_window_that_is_too_short_is_refused():
+    with pytest.raises(DopplerError, match="at least 3 iterations, and the trace has 2"):
+        iteration_times_ns(trace([1, 2]))
+
+
+def test_ratio_interval_is_students_on_the_logarithm():
+    # logs are 0 and ln 4: mean ln 2, sd = ln 4 / sqrt 2, se = ln 2; t(0.975, 1) = 12.7062
+    result = ratio_interval([1.0, 4.0])
+    assert result.value == pytest.approx(2.0)
+    assert math.log(result.high / 2) == pytest.approx(12.7062 * math.log(2), rel=1e-4)
+    assert result.low == pytest.approx(4.0 / result.high)
+
+
+def test_one_block_has_no_interval():
+    with pytest.raises(DopplerError, match="at least 2 blocks"):
+        ratio_interval([1.0])
+
+
+def test_median_interval_brackets_the_median():
+    result = median_interval(list(range(101)), np.random.default_rng(0))
+    assert result.low < result.value == 50 < result.high
+
+
+def test_blocks_go_a_b_b_a_until_the_interval_is_narrow():
+    order = []
+
+    def run(which, iterations):
+        order.append(which.source)
+        step = 20 if which.source == "a" else 10
+        return trace([step * (i + 1) for i in range(iterations)])
+
+    result = compare_interleaved(
+        run,
+        plan("a"),
+        plan("b"),
+        iterations=4,
+        min_blocks=2,
+        max_blocks=5,
+        half_width=0.03,
+        rng=np.random.default_rng(0),
+    )
+    assert order == ["a", "b", "b", "a"] * 2
+    assert result.ratio.value == pytest.approx(2.0)
+    assert result.blocks == 2
+    assert (result.first_ns.value, result.second_ns.value) == (20, 10)
+
+
+def test_a_noisy_comparison_stops_at_the_most_blocks():
+    steps = iter([10, 11, 30, 12] * 20)
+
+    def run(which, iterations):
+        step = next(steps) + (5 if which.source == "a" else 0)
+        return trace([step * (i + 1) for i in range(iterations)])
+
+    result = compare_interleaved(
+        run,
+        plan("a"),
+        plan("b"),
+        iterations=3,
+        min_blocks=2,
+        max_blocks=4,
+        half_width=1e-9,
+        rng=np.random.default_rng(0),
+    )
+    assert result.blocks <= 4
