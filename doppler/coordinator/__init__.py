@@ -1,0 +1,1 @@
+"""Mapping templates for deep-RL jobs and the search over their variants."""

@@ -1,0 +1,1 @@
+"""Workloads as dataflow graphs, one per file; builder, import and export, levels."""
