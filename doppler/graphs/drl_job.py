@@ -6,7 +6,7 @@ their all-reduce in segments, and the optimizer step per segment; the weights th
 environments along loop-carried edges. Op names are coordinates: `grad[epoch,minibatch,trainer]`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from doppler.core.errors import GraphError
@@ -80,32 +80,25 @@ class OpSize:
     state_bytes: int = 0
 
 
-def op_kinds(shape: DRLJobShape) -> tuple[str, ...]:
-    """Returns the kinds that `build_drl_job` needs sizes of."""
-    front = ("rollout",) if shape.fused else ("infer", "env_step")
-    return (*front, "advantage", "collect", "grad", "reduce", "adam", "broadcast")
+SizeOf = Callable[[str, tuple[int, ...]], OpSize]
+"""Returns the size of the op of a kind at its coordinates."""
 
 
-def build_drl_job(
-    name: str, shape: DRLJobShape, sizes: Mapping[str, OpSize], window: int = 3
-) -> DataflowGraph:
+def build_drl_job(name: str, shape: DRLJobShape, size_of: SizeOf, window: int = 3) -> DataflowGraph:
     """Returns the graph of a synchronous PPO job.
 
     Args:
         name: Name of the graph.
         shape: How the job is cut.
-        sizes: Size of every kind of `op_kinds(shape)`.
+        size_of: Size of the op of a kind at its coordinates.
         window: Iterations in flight.
 
     Raises:
-        GraphError: If a kind has no size or the shape is impossible.
+        GraphError: If the sizes are impossible.
 
     Source: schedule of PPO (Schulman et al. 2017, algorithm 1); sizes as in GMI-DRL section 2.
     """
-    missing = [kind for kind in op_kinds(shape) if kind not in sizes]
-    if missing:
-        raise GraphError(f"every op kind has a size, and {', '.join(missing)} has none")
-    rows = _Rows(sizes)
+    rows = _Rows(size_of)
     if shape.fused:
         _add_fused(rows, shape)
     else:
@@ -118,16 +111,22 @@ def build_drl_job(
 class _Rows:
     """Ops by name with their inputs by name; ids are given when all names are known."""
 
-    def __init__(self, sizes: Mapping[str, OpSize]) -> None:
-        self._sizes = sizes
+    def __init__(self, size_of: SizeOf) -> None:
+        self._size_of = size_of
         self._ops: list[Op] = []
         self._inputs: list[list[_Input]] = []
         self._groups: dict[str, int] = {}
 
     def add(
-        self, kind: str, name: str, meta_op: str, inputs: list[_Input], group: str | None = None
+        self,
+        kind: str,
+        at: tuple[int, ...],
+        meta_op: str,
+        inputs: list[_Input],
+        group: str | None = None,
     ) -> None:
-        size = self._sizes[kind]
+        size = self._size_of(kind, at)
+        name = f"{kind}[{','.join(map(str, at))}]" if at else kind
         self._ops.append(
             Op(
                 kind=kind,
@@ -165,12 +164,12 @@ def _add_fused(rows: _Rows, shape: DRLJobShape) -> None:
         for c in range(shape.num_chunks):
             before = (f"rollout[{k},{c - 1}]", 1, 0) if c else (f"rollout[{k},{last}]", 1, 1)
             inputs = [("broadcast", 0, 1), before]
-            rows.add("rollout", f"rollout[{k},{c}]", f"rollout[{c}]", inputs, f"env[{k}]")
+            rows.add("rollout", (k, c), f"rollout[{c}]", inputs, f"env[{k}]")
     for k in range(shape.num_shards):
         inputs = [("broadcast", 0, 1)]
         inputs += [(f"rollout[{k},{c}]", 0, 0) for c in range(shape.num_chunks)]
         inputs += [(f"rollout[{k},{last}]", 1, 0)]
-        rows.add("advantage", f"advantage[{k}]", "advantage", inputs)
+        rows.add("advantage", (k,), "advantage", inputs)
 
 
 def _add_unrolled(rows: _Rows, shape: DRLJobShape) -> None:
@@ -178,10 +177,10 @@ def _add_unrolled(rows: _Rows, shape: DRLJobShape) -> None:
     for k in range(shape.num_shards):
         for t in range(shape.horizon):
             before = (f"env_step[{k},{t - 1}]", 0, 0) if t else (f"env_step[{k},{last}]", 0, 1)
-            rows.add("infer", f"infer[{k},{t}]", f"infer[{t}]", [("broadcast", 0, 1), before])
+            rows.add("infer", (k, t), f"infer[{t}]", [("broadcast", 0, 1), before])
             rows.add(
                 "env_step",
-                f"env_step[{k},{t}]",
+                (k, t),
                 f"env_step[{t}]",
                 [(f"infer[{k},{t}]", 1, 0)],
                 f"env[{k}]",
@@ -191,12 +190,12 @@ def _add_unrolled(rows: _Rows, shape: DRLJobShape) -> None:
         inputs += [(f"infer[{k},{t}]", 0, 0) for t in range(shape.horizon)]
         inputs += [(f"env_step[{k},{t}]", 1, 0) for t in range(shape.horizon)]
         inputs += [(f"env_step[{k},{last}]", 0, 0)]
-        rows.add("advantage", f"advantage[{k}]", "advantage", inputs)
+        rows.add("advantage", (k,), "advantage", inputs)
 
 
 def _add_statistics(rows: _Rows, shape: DRLJobShape) -> None:
     inputs = [(f"advantage[{k}]", 1, 0) for k in range(shape.num_shards)]
-    rows.add("collect", "collect", "collect", [*inputs, ("collect", 1, 1)])
+    rows.add("collect", (), "collect", [*inputs, ("collect", 1, 1)])
 
 
 def _add_training(rows: _Rows, shape: DRLJobShape) -> None:
@@ -209,13 +208,13 @@ def _add_training(rows: _Rows, shape: DRLJobShape) -> None:
         data = [(f"advantage[{k}]", 0, 0) for k in range(shape.num_shards)]
         for m in range(shape.num_trainers):
             inputs = [*weights, *data, ("collect", 0, 0)]
-            rows.add("grad", f"grad[{e},{b},{m}]", f"grad[{e},{b}]", inputs)
+            rows.add("grad", (e, b, m), f"grad[{e},{b}]", inputs)
         for j in segments:
             parts = [(f"grad[{e},{b},{m}]", j, 0) for m in range(shape.num_trainers)]
-            rows.add("reduce", f"reduce[{e},{b},{j}]", f"reduce[{e},{b}]", parts)
+            rows.add("reduce", (e, b, j), f"reduce[{e},{b}]", parts)
         norms = [(f"reduce[{e},{b},{j}]", 1, 0) for j in segments]
         for j in segments:
             inputs = [(f"reduce[{e},{b},{j}]", 0, 0), *norms]
-            rows.add("adam", f"adam[{e},{b},{j}]", f"adam[{e},{b}]", inputs, f"optimizer[{j}]")
+            rows.add("adam", (e, b, j), f"adam[{e},{b}]", inputs, f"optimizer[{j}]")
     policy = [(f"adam[{last[0]},{last[1]},{j}]", 0, 0) for j in segments]
-    rows.add("broadcast", "broadcast", "broadcast", [*policy, ("collect", 1, 0)])
+    rows.add("broadcast", (), "broadcast", [*policy, ("collect", 1, 0)])

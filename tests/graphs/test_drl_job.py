@@ -3,10 +3,11 @@
 import pytest
 
 from doppler.core.errors import GraphError
-from doppler.graphs.drl_job import DRLJobShape, OpSize, build_drl_job, op_kinds
+from doppler.graphs.drl_job import DRLJobShape, OpSize, build_drl_job
 
 
 def sizes(shape):
+    """Sizes that differ by segment where a real job's do."""
     outputs = {
         "rollout": (64, 16),
         "infer": (32, 8),
@@ -18,7 +19,7 @@ def sizes(shape):
         "adam": (8,),
         "broadcast": (16,),
     }
-    return {kind: OpSize(outputs=outputs[kind], state_bytes=100) for kind in op_kinds(shape)}
+    return lambda kind, at: OpSize(outputs=outputs[kind], state_bytes=100 + (at or (0,))[-1])
 
 
 def build(**changes):
@@ -86,11 +87,10 @@ def test_only_weights_observations_and_normaliser_are_loop_carried():
     assert carried == {"broadcast", "rollout", "adam", "collect"}
 
 
-def test_a_kind_without_a_size_is_refused():
-    shape = DRLJobShape()
-    few = {kind: size for kind, size in sizes(shape).items() if kind != "grad"}
-    with pytest.raises(GraphError, match="grad has none"):
-        build_drl_job("job", shape, few)
+def test_a_groups_state_is_the_largest_that_its_ops_name():
+    _, graph = build()
+    assert {g.name: g.state_bytes for g in graph.groups}["optimizer[1]"] == 101
+    assert {g.name: g.state_bytes for g in graph.groups}["env[0]"] == 101  # chunk 1
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,118 @@
+"""From a job's settings to what runs: its graph, and the recipe that every worker builds it from."""
+
+from dataclasses import dataclass
+
+from doppler.config import JobConfig
+from doppler.core.errors import ConfigError
+from doppler.core.graph import DataflowGraph
+from doppler.graphs.drl_job import DRLJobShape, OpSize, build_drl_job
+from executor.drl.config import PPOJobConfig
+from executor.drl.job import PPOJob
+
+JOB_FACTORY = "executor.drl.job:load_job"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RealJob:
+    """A job that can be placed and run.
+
+    Attributes:
+        name: Name of the job.
+        config: What its kernels are built from.
+        graph: Its dataflow graph.
+    """
+
+    name: str
+    config: PPOJobConfig
+    graph: DataflowGraph
+
+    @property
+    def env_steps_per_iteration(self) -> int:
+        """Control steps of all environments in one iteration."""
+        return self.config.rows
+
+
+def build_job(settings: JobConfig, seed: int) -> RealJob:
+    """Returns the job of `settings`.
+
+    Raises:
+        ConfigError: If a setting is out of range, or environment and network do not fit.
+    """
+    config = ppo_config(settings, seed)
+    sizes = PPOJob(config).sizes
+    state_bytes = {"env": (sizes.env_state_bytes,), "optimizer": sizes.optimizer_state_bytes}
+
+    def size_of(kind: str, at: tuple[int, ...]) -> OpSize:
+        size = sizes.of(kind, at)
+        state = 0
+        if kind in ("rollout", "env_step"):
+            state = state_bytes["env"][0]
+        elif kind == "adam":
+            state = state_bytes["optimizer"][at[-1]]
+        return OpSize(
+            outputs=size.outputs,
+            flop=round(size.flop),
+            bytes_moved=size.bytes_moved,
+            state_bytes=state,
+        )
+
+    shape = DRLJobShape(
+        num_shards=config.num_shards,
+        horizon=config.horizon,
+        chunk=config.chunk,
+        fused=config.fused,
+        num_trainers=config.num_trainers,
+        num_segments=config.num_segments,
+        epochs=config.epochs,
+        minibatches=config.minibatches,
+    )
+    name = settings.name or settings.env
+    return RealJob(name=name, config=config, graph=build_drl_job(name, shape, size_of))
+
+
+def ppo_config(settings: JobConfig, seed: int) -> PPOJobConfig:
+    """Returns the executor's form of a job's settings.
+
+    Raises:
+        ConfigError: If a setting is out of range.
+    """
+    custom = settings.path is not None
+    if custom and not settings.name:
+        raise ConfigError("a custom job names its class: set job.name=ClassName beside job.path")
+    if not custom and not settings.env:
+        raise ConfigError(
+            "a job names its environment: set job.env=ant (or a gymnasium id), or job.path and "
+            "job.name for a class of your own"
+        )
+    return PPOJobConfig(
+        environment="" if custom else _environment(settings.env),
+        custom_path=settings.path or "",
+        custom_name=settings.name if custom else "",
+        env_python=settings.env_python or "",
+        num_shards=settings.num_shards,
+        envs_per_shard=settings.envs_per_shard,
+        horizon=settings.horizon,
+        chunk=settings.chunk,
+        fused=settings.fused,
+        num_trainers=settings.num_trainers,
+        num_segments=settings.num_segments,
+        epochs=settings.epochs,
+        minibatches=settings.minibatches,
+        hidden=tuple(settings.hidden),
+        learning_rate=settings.lr,
+        gamma=settings.gamma,
+        lam=settings.lam,
+        clip=settings.clip,
+        value_coef=settings.value_coef,
+        entropy_coef=settings.entropy_coef,
+        max_grad_norm=settings.max_grad_norm,
+        reward_scale=settings.reward_scale,
+        seed=seed,
+    )
+
+
+def _environment(name: str) -> str:
+    """A name without a prefix and with a version suffix (`Hopper-v5`) is a gymnasium id."""
+    if ":" not in name and "-v" in name:
+        return f"gym:{name}"
+    return name
