@@ -1,4 +1,4 @@
-"""From a job's settings to what runs: its graph, and the recipe that every worker builds it from."""
+"""From settings to what runs: a job's graph, and the recipe that every worker builds it from."""
 
 from dataclasses import dataclass
 
