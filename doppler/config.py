@@ -152,7 +152,7 @@ class ComparisonSettings:
 class LearnConfig:
     """doppler learn: calibrate, learn a placement, run it, compare, report."""
 
-    defaults: list[Any] = setting([{"job": "ppo_ant"}, "_self_"], "")
+    defaults: list[Any] = setting(["_self_", {"job": "ppo_ant"}], "")
 
     job: JobConfig = setting(JobConfig, "the job (group: job=ppo_ant, ppo_humanoid, ...)")
     training: TrainingSettings = setting(TrainingSettings, "stages I to III")
@@ -173,7 +173,7 @@ class LearnConfig:
 class RunConfig:
     """doppler run PLAN: run a job under a stored plan."""
 
-    defaults: list[Any] = setting([{"job": "ppo_ant"}, "_self_"], "")
+    defaults: list[Any] = setting(["_self_", {"job": "ppo_ant"}], "")
 
     plan: str = setting("", "plan.json of an earlier run, or the folder that holds it")
     job: JobConfig = setting(JobConfig, "the job; must be the one that the plan was made for")
@@ -211,7 +211,7 @@ class PlanConfig:
 class CalibrateConfig:
     """doppler calibrate: measure a job's components and print the cost table."""
 
-    defaults: list[Any] = setting([{"job": "ppo_ant"}, "_self_"], "")
+    defaults: list[Any] = setting(["_self_", {"job": "ppo_ant"}], "")
 
     job: JobConfig = setting(JobConfig, "the job (group)")
     calibration: CalibrationSettings = setting(CalibrationSettings, "how long to measure")

@@ -1,0 +1,143 @@
+"""Calibration: what measured traces say about op times, interference, dispatch and latency."""
+
+import bisect
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from doppler.core.errors import DopplerError
+from doppler.core.problem import Problem
+from doppler.core.trace import OpSpan, Trace
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observation:
+    """One measured execution of an op, with what else went on when it started.
+
+    Attributes:
+        kind: Kind of the op.
+        flop: Its size.
+        device: Name of the device that ran it.
+        device_kind: Kind of that device.
+        cores: Cores of that device (0 where it has none).
+        busy: Sibling devices that were running an op when it started.
+        overlap: Part of its duration during which siblings ran an op, 0 to the number of siblings.
+        duration_ns: Kernel entry to return.
+    """
+
+    kind: str
+    flop: int
+    device: str
+    device_kind: str
+    cores: int
+    busy: int
+    overlap: float
+    duration_ns: int
+
+
+class _Timeline:
+    """Busy intervals of one device, merged over its streams, for point and overlap queries."""
+
+    def __init__(self, spans: Sequence[OpSpan]) -> None:
+        self._starts: list[int] = []
+        self._ends: list[int] = []
+        self._before: list[int] = [0]
+        for span in sorted(spans, key=lambda s: s.start_ns):
+            if self._ends and span.start_ns <= self._ends[-1]:
+                self._ends[-1] = max(self._ends[-1], span.end_ns)
+            else:
+                self._starts.append(span.start_ns)
+                self._ends.append(span.end_ns)
+        for start, end in zip(self._starts, self._ends, strict=True):
+            self._before.append(self._before[-1] + end - start)
+
+    def is_busy(self, time_ns: int) -> bool:
+        """True if an op runs at `time_ns`."""
+        index = bisect.bisect_right(self._starts, time_ns) - 1
+        return index >= 0 and time_ns < self._ends[index]
+
+    def busy_until(self, time_ns: int) -> int:
+        """Busy nanoseconds before `time_ns`."""
+        index = bisect.bisect_right(self._starts, time_ns) - 1
+        if index < 0:
+            return 0
+        return self._before[index] + min(time_ns, self._ends[index]) - self._starts[index]
+
+    def is_idle_between(self, start_ns: int, end_ns: int) -> bool:
+        """True if no op runs at any moment of the interval."""
+        return self.busy_until(end_ns) == self.busy_until(start_ns) and not self.is_busy(start_ns)
+
+
+def _timelines(problem: Problem, trace: Trace) -> list[_Timeline]:
+    spans: list[list[OpSpan]] = [[] for _ in problem.cluster.devices]
+    for span in trace.op_spans:
+        spans[span.device].append(span)
+    return [_Timeline(rows) for rows in spans]
+
+
+def observe(problem: Problem, trace: Trace, skip_iterations: int = 0) -> list[Observation]:
+    """Returns one observation per op span of the iterations from `skip_iterations` on."""
+    timelines = _timelines(problem, trace)
+    observations: list[Observation] = []
+    for span in trace.op_spans:
+        if span.iteration < skip_iterations:
+            continue
+        op = problem.graph.ops[span.op]
+        device = problem.cluster.devices[span.device]
+        duration = span.end_ns - span.start_ns
+        siblings = [timelines[s] for s in problem.cluster.siblings[span.device]]
+        together = sum(t.busy_until(span.end_ns) - t.busy_until(span.start_ns) for t in siblings)
+        observations.append(
+            Observation(
+                kind=op.kind,
+                flop=op.flop,
+                device=device.name,
+                device_kind=device.kind,
+                cores=len(device.cores),
+                busy=sum(t.is_busy(span.start_ns) for t in siblings),
+                overlap=together / duration if duration else 0.0,
+                duration_ns=duration,
+            )
+        )
+    return observations
+
+
+def fit_dispatch_ns(trace: Trace, skip_iterations: int = 0) -> int:
+    """Returns the median gap between two ops of one stream, the second ready in time.
+
+    That gap is the runtime's own cost per op: posting what happened, deciding, starting.
+
+    Raises:
+        DopplerError: If no such pair exists.
+    """
+    last: dict[tuple[int, int], OpSpan] = {}
+    gaps: list[int] = []
+    for span in sorted(trace.op_spans, key=lambda s: s.start_ns):
+        before = last.get((span.device, span.stream))
+        last[span.device, span.stream] = span
+        if before is None or span.iteration < skip_iterations:
+            continue
+        # The worker stamps readiness when it looks, right after the op before has ended.
+        if span.ready_ns <= before.end_ns or span.start_ns - before.end_ns <= 2 * (
+            span.start_ns - span.ready_ns
+        ):
+            gaps.append(span.start_ns - before.end_ns)
+    if not gaps:
+        raise DopplerError("dispatch cost is fitted from back-to-back ops, and the trace has none")
+    return round(statistics.median(gaps))
+
+
+def fit_latency_ns(problem: Problem, trace: Trace, skip_iterations: int = 0) -> int | None:
+    """Returns the median time from a producer's end to the arrival at an idle device.
+
+    Arrivals at a busy device are left out: they are noticed only when its op has ended. None if
+    the trace has no transfer to an idle device.
+    """
+    timelines = _timelines(problem, trace)
+    times = [
+        transfer.arrival_ns - transfer.request_ns
+        for transfer in trace.transfers
+        if transfer.iteration >= skip_iterations
+        and timelines[transfer.dst].is_idle_between(transfer.request_ns, transfer.arrival_ns)
+    ]
+    return round(statistics.median(times)) if times else None

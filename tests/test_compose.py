@@ -1,0 +1,56 @@
+"""Settings from the command line: types, ranges, suggestions."""
+
+import pytest
+
+from doppler.compose import compose_config, flat_keys
+from doppler.config import LayoutName, LearnConfig, OnFailure, PlanConfig, RunConfig
+from doppler.core.errors import ConfigError
+
+
+def test_defaults_are_the_ant_job():
+    config = compose_config(LearnConfig, [])
+    assert config.job.name == "ppo_ant"
+    assert config.layout is LayoutName.auto
+
+
+def test_group_choice_then_override_then_nested_override():
+    words = ["job=ppo_pendulum", "job.lr=0.01", "training.sim_episodes=20000", "seed=3"]
+    config = compose_config(LearnConfig, words)
+    assert (config.job.env, config.job.lr) == ("pendulum", 0.01)
+    assert (config.training.sim_episodes, config.seed) == (20000, 3)
+
+
+def test_an_override_before_the_group_choice_still_wins():
+    config = compose_config(LearnConfig, ["job.lr=0.01", "job=ppo_pendulum"])
+    assert (config.job.env, config.job.lr) == ("pendulum", 0.01)
+
+
+def test_enums_are_chosen_by_name():
+    config = compose_config(RunConfig, ["plan=p.json", "run.on_failure=replan"])
+    assert config.run.on_failure is OnFailure.replan
+
+
+@pytest.mark.parametrize(
+    ("schema", "word", "message"),
+    [
+        (LearnConfig, "job=ppo_antt", "job 'ppo_antt' is unknown; did you mean 'ppo_ant'"),
+        (LearnConfig, "trainig.sim_episodes=5", "did you mean 'training.sim_episodes'"),
+        (LearnConfig, "layout=per_cores", "did you mean 'per_core'"),
+        (LearnConfig, "run.on_failure=stopp", "did you mean 'stop'"),
+        (LearnConfig, "seed=abc", "abc"),
+        (LearnConfig, "job.chunk=5", r"divides job.horizon \(16\), and it is 5"),
+        (LearnConfig, "training.sim_episodes=0", "sim_episodes is at least 10"),
+        (LearnConfig, "training=3", "'training' is a group of settings"),
+        (LearnConfig, "seed", "has no '='"),
+        (PlanConfig, "budget=-1", "budget is at least 1"),
+    ],
+)
+def test_mistakes_get_one_sentence(schema, word, message):
+    with pytest.raises(ConfigError, match=message):
+        compose_config(schema, [word])
+
+
+def test_every_setting_has_a_line_of_help():
+    for schema in (LearnConfig, RunConfig, PlanConfig):
+        for key, item in flat_keys(schema).items():
+            assert item.metadata.get("help"), key
