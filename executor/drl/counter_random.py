@@ -51,7 +51,7 @@ class CounterRandom:
     def normals(
         self, stream: Stream, a: int, b: int, first_row: int, shape: tuple[int, int]
     ) -> NDArray[np.float32]:
-        """Returns rows first_row .. first_row + shape[0] of the endless normal table (stream, a, b).
+        """Returns shape[0] rows from `first_row` on of the endless normal table (stream, a, b).
 
         A row always uses the same number of draws (Box-Muller, no rejection), so any slice of the
         table is the same whoever asks for it, whatever the slice's size.

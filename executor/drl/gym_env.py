@@ -24,9 +24,7 @@ class GymEnvironment:
     refused: gymnasium has no way to ask an environment for all of its state.
     """
 
-    def __init__(
-        self, make: str | Callable[[], Any], num_envs: int, first_env: int
-    ) -> None:
+    def __init__(self, make: str | Callable[[], Any], num_envs: int, first_env: int) -> None:
         """Makes the copies from a gymnasium id or from a function that returns an environment.
 
         Raises:
@@ -112,7 +110,7 @@ def _maker(make: str | Callable[[], Any]) -> Callable[[], Any]:
             f"environment 'gym:{make}' needs the package gymnasium, which is not installed"
         ) from error
 
-    def build() -> Any:  # noqa: ANN401 - gymnasium's types are generic in ways that say nothing
+    def build() -> Any:
         try:
             return gymnasium.make(make)
         except gymnasium.error.Error as error:
@@ -121,7 +119,7 @@ def _maker(make: str | Callable[[], Any]) -> Callable[[], Any]:
     return build
 
 
-def _box_size(name: str, space: Any) -> int:  # noqa: ANN401
+def _box_size(name: str, space: Any) -> int:
     shape = getattr(space, "shape", None)
     if not hasattr(space, "low") or not shape or not np.issubdtype(space.dtype, np.floating):
         raise ConfigError(

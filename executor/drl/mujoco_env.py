@@ -39,19 +39,27 @@ class Transition(NamedTuple):
 
 
 class Task(Protocol):
-    """Observation, reward, termination and reset of one task; holds no state.
+    """Observation, reward, termination and reset of one task; holds no state."""
 
-    Attributes:
-        asset: File name of the model under `assets/`.
-        substeps: Physics steps per control step.
-        obs_dim: Length of one observation.
-        episode_limit: Control steps after which an episode is truncated.
-    """
+    @property
+    def asset(self) -> str:
+        """File name of the model under `assets/`."""
+        ...
 
-    asset: str
-    substeps: int
-    obs_dim: int
-    episode_limit: int
+    @property
+    def substeps(self) -> int:
+        """Physics steps per control step."""
+        ...
+
+    @property
+    def obs_dim(self) -> int:
+        """Length of one observation."""
+        ...
+
+    @property
+    def episode_limit(self) -> int:
+        """Control steps after which an episode is truncated."""
+        ...
 
     def start(
         self, model: mujoco.MjModel, random: np.random.Generator
@@ -72,7 +80,7 @@ class Task(Protocol):
 
 @cache
 def load_model(asset: str) -> mujoco.MjModel:
-    """Returns the compiled model of `assets/<asset>`; models are never changed, so one is enough."""
+    """Returns the compiled model of `assets/<asset>`; models never change, so one is enough."""
     return mujoco.MjModel.from_xml_path(str(_ASSETS / asset))
 
 

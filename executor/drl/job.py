@@ -1,0 +1,315 @@
+"""The PPO job: its kernels, group states and initial tokens. Implements `executor.job.Job`."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from doppler.core.errors import ConfigError, ExecutionError, nearest
+from executor.drl.acting import EnvironmentShard, env_step_kernel, infer_kernel, rollout_kernel
+from executor.drl.adam import AdamSegment
+from executor.drl.config import PPOJobConfig
+from executor.drl.context import JobContext
+from executor.drl.learning import (
+    adam_kernel,
+    advantage_kernel,
+    broadcast_kernel,
+    collect_kernel,
+    grad_kernel,
+    reduce_kernel,
+)
+from executor.drl.normalizer import initial_moments
+from executor.drl.policy import ActorCritic, PolicyFactory, check_policy
+from executor.drl.ppo import NUM_LOSSES, LossParts
+from executor.drl.records import BatchStats, Bytes
+from executor.drl.sizes import JobSizes
+from executor.drl.sources import Source, resolve_source
+from executor.job import GroupState, Kernel
+
+_NAME = re.compile(r"(?P<kind>[a-z_]+)(\[(?P<at>\d+(,\d+)*)\])?")
+KINDS = {
+    "rollout": 2,
+    "infer": 2,
+    "env_step": 2,
+    "advantage": 1,
+    "collect": 0,
+    "grad": 3,
+    "reduce": 3,
+    "adam": 3,
+    "broadcast": 0,
+}
+"""Number of coordinates per op kind."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IterationMetrics:
+    """What one iteration of PPO achieved.
+
+    Attributes:
+        iteration: Counts from 0.
+        rows: Control steps of all environments.
+        mean_reward: Unscaled reward per control step.
+        episodes: Episodes that ended.
+        mean_return: Their mean unscaled return; NaN where none ended.
+        mean_length: Their mean length in control steps; NaN where none ended.
+        explained_variance: 1 - Var(target - value) / Var(target).
+        policy_loss: Mean over gradient steps, as are the following.
+        value_loss: Half the squared value error.
+        entropy: Nat.
+        approx_kl: Divergence of the updated from the acting policy.
+        clip_fraction: Share of rows whose probability ratio was clipped.
+    """
+
+    iteration: int
+    rows: int
+    mean_reward: float
+    episodes: int
+    mean_return: float
+    mean_length: float
+    explained_variance: float
+    policy_loss: float
+    value_loss: float
+    entropy: float
+    approx_kl: float
+    clip_fraction: float
+
+
+class PPOJob:
+    """Kernels of one PPO job, built anew in every worker process from the same config."""
+
+    def __init__(self, config: PPOJobConfig) -> None:
+        """Resolves environment and network.
+
+        Raises:
+            ConfigError: They do not exist or do not fit together.
+        """
+        source = resolve_source(config)
+        self.config = config
+        self._context = JobContext(
+            config=config,
+            spec=source.spec,
+            environment=source.environment,
+            policy=_policy_factory(config, source),
+        )
+        if source.policy is not None:
+            check_policy(self._context.workspace().policy.module, *_dims(source))
+        self._first_obs: dict[int, NDArray[np.float32]] = {}
+
+    @property
+    def sizes(self) -> JobSizes:
+        """Bytes and flop of every op, for the graph builder."""
+        return self._context.sizes
+
+    def create_group(self, name: str, threads: int) -> GroupState:
+        """Returns the state of group `env[k]` or `optimizer[j]` at the start of the job.
+
+        Raises:
+            ExecutionError: The job has no such group.
+        """
+        kind, at = _parse(name)
+        if kind == "env" and len(at) == 1 and at[0] < self.config.num_shards:
+            shard = self._make_shard(at[0])
+            shard.set_threads(threads)
+            return shard
+        if kind == "optimizer" and len(at) == 1 and at[0] < self.config.num_segments:
+            return AdamSegment(self._initial_segment(at[0]))
+        raise ExecutionError(
+            f"group {name!r} does not belong to this job, which has env[0..."
+            f"{self.config.num_shards - 1}] and optimizer[0...{self.config.num_segments - 1}]"
+        )
+
+    def bind(self, op_name: str, kind: str, state: GroupState | None, threads: int) -> Kernel:
+        """Returns the kernel of one op; the process computes with `threads` threads from now on.
+
+        Raises:
+            ExecutionError: The op is not one of this job, or has no or a wrong group state.
+        """
+        if torch.get_num_threads() != threads:
+            torch.set_num_threads(threads)
+        kind, at = self._check_op(op_name, kind)
+        match kind:
+            case "rollout":
+                return rollout_kernel(self._context, at[0], at[1], _shard(op_name, state, threads))
+            case "infer":
+                return infer_kernel(self._context, at[0], at[1])
+            case "env_step":
+                return env_step_kernel(self._context, _shard(op_name, state, threads))
+            case "advantage":
+                return advantage_kernel(self._context)
+            case "collect":
+                return collect_kernel(self._context)
+            case "grad":
+                return grad_kernel(self._context, *at)
+            case "reduce":
+                return reduce_kernel
+            case "adam":
+                return adam_kernel(self._context, _segment(op_name, state))
+            case _:
+                return broadcast_kernel(self._context)
+
+    def initial(self, op_name: str, output: int, version: int) -> NDArray[np.uint8] | None:
+        """Returns the bytes of a loop-carried tensor before the first iteration; None means zeros.
+
+        The policy vector, parameter segments, normaliser and first observations have a value.
+        """
+        kind, at = _parse(op_name)
+        match kind, output:
+            case "broadcast", 0:
+                parameters = self._context.initial_parameters()
+                return np.concatenate([_bytes(parameters), _bytes(self._initial_moments())])
+            case "adam", 0:
+                return _bytes(self._initial_segment(at[2]))
+            case "collect", 1:
+                return _bytes(self._initial_moments())
+            case ("rollout", 1) | ("env_step", 0):
+                return _bytes(self._initial_obs(at[0]))
+            case _:
+                return None
+
+    def output_bytes(self, op_name: str) -> tuple[int, ...]:
+        """Returns the bytes of each output of an op.
+
+        Raises:
+            ExecutionError: The op is not one of this job.
+        """
+        kind, at = self._check_op(op_name, _parse(op_name)[0])
+        return self.sizes.of(kind, at).outputs
+
+    def metrics(
+        self, iteration: int, batch_stats: Bytes, losses: Sequence[Bytes]
+    ) -> IterationMetrics:
+        """Returns the metrics of an iteration.
+
+        Args:
+            iteration: Which.
+            batch_stats: Output 0 of `collect`.
+            losses: Last output of every `grad[e,b,m]`, in any order; may be empty (then NaN).
+        """
+        stats = BatchStats(*batch_stats.view(np.float64).tolist())
+        return iteration_metrics(iteration, stats, [loss.view(np.float32) for loss in losses])
+
+    def _check_op(self, op_name: str, kind: str) -> tuple[str, tuple[int, ...]]:
+        named, at = _parse(op_name)
+        if kind not in KINDS:
+            raise ExecutionError(
+                f"op {op_name!r} has kind {kind!r}, which a PPO job lacks; {nearest(kind, KINDS)}"
+            )
+        if named != kind or len(at) != KINDS[kind]:
+            raise ExecutionError(
+                f"op {op_name!r} of kind {kind!r} must be named {kind!r} with {KINDS[kind]} "
+                f"coordinates in brackets"
+            )
+        limits = self._limits(kind)
+        if any(position >= limit for position, limit in zip(at, limits, strict=True)):
+            raise ExecutionError(f"op {op_name!r} must have coordinates below {list(limits)}")
+        return kind, at
+
+    def _limits(self, kind: str) -> tuple[int, ...]:
+        config = self.config
+        step = (config.epochs, config.minibatches)
+        return {
+            "rollout": (config.num_shards, config.num_chunks),
+            "infer": (config.num_shards, config.horizon),
+            "env_step": (config.num_shards, config.horizon),
+            "advantage": (config.num_shards,),
+            "grad": (*step, config.num_trainers),
+            "reduce": (*step, config.num_segments),
+            "adam": (*step, config.num_segments),
+        }.get(kind, ())
+
+    def _make_shard(self, shard: int) -> EnvironmentShard:
+        n = self.config.envs_per_shard
+        state = EnvironmentShard(self._context.environment(n, shard * n), self.config.seed)
+        self._first_obs[shard] = state.first_obs
+        return state
+
+    def _initial_obs(self, shard: int) -> NDArray[np.float32]:
+        if shard not in self._first_obs:
+            self._make_shard(shard).close()
+        return self._first_obs[shard]
+
+    def _initial_segment(self, segment: int) -> NDArray[np.float32]:
+        first, end = self._context.layouts.segments[segment]
+        return self._context.initial_parameters()[first:end]
+
+    def _initial_moments(self) -> NDArray[np.float64]:
+        return initial_moments(self._context.spec.obs_dim)
+
+
+def iteration_metrics(
+    iteration: int, stats: BatchStats, losses: Sequence[NDArray[np.float32]]
+) -> IterationMetrics:
+    """Returns the metrics of an iteration from its batch statistics and the losses of all parts."""
+    episodes = int(stats.episodes)
+    # Parts of one gradient step add up to its mean loss; `rows` counts the steps.
+    total = np.full(NUM_LOSSES, np.nan)
+    if losses:
+        total = np.stack(losses).sum(axis=0, dtype=np.float64)
+    mean = LossParts(*(total / total[-1]).tolist())
+    variance = stats.return_std**2
+    return IterationMetrics(
+        iteration=iteration,
+        rows=int(stats.rows),
+        mean_reward=stats.reward_sum / stats.rows,
+        episodes=episodes,
+        mean_return=stats.episode_return_sum / episodes if episodes else float("nan"),
+        mean_length=stats.episode_length_sum / episodes if episodes else float("nan"),
+        explained_variance=1.0 - stats.advantage_std**2 / variance if variance else float("nan"),
+        policy_loss=mean.policy,
+        value_loss=mean.value,
+        entropy=mean.entropy,
+        approx_kl=mean.approx_kl,
+        clip_fraction=mean.clip_fraction,
+    )
+
+
+def _policy_factory(config: PPOJobConfig, source: Source) -> PolicyFactory:
+    if source.policy is not None:
+        return source.policy
+    return partial(ActorCritic, *_dims(source), config.hidden, config.init_log_std)
+
+
+def _dims(source: Source) -> tuple[int, int]:
+    return source.spec.obs_dim, source.spec.act_dim
+
+
+def _parse(name: str) -> tuple[str, tuple[int, ...]]:
+    found = _NAME.fullmatch(name)
+    if found is None:
+        raise ExecutionError(f"op or group {name!r} must be named like 'grad[0,1,2]' or 'collect'")
+    at = found["at"]
+    return found["kind"], tuple(int(part) for part in at.split(",")) if at else ()
+
+
+def _shard(op_name: str, state: GroupState | None, threads: int) -> EnvironmentShard:
+    if not isinstance(state, EnvironmentShard):
+        raise ExecutionError(f"op {op_name!r} needs the state of its env group, not {state!r}")
+    state.set_threads(threads)
+    return state
+
+
+def _segment(op_name: str, state: GroupState | None) -> AdamSegment:
+    if not isinstance(state, AdamSegment):
+        raise ExecutionError(
+            f"op {op_name!r} needs the state of its optimizer group, not {state!r}"
+        )
+    return state
+
+
+def _bytes(array: NDArray[np.float32] | NDArray[np.float64]) -> NDArray[np.uint8]:
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+
+
+def load_job(values: dict[str, object]) -> PPOJob:
+    """Returns the job of a config's JSON form.
+
+    Raises:
+        ConfigError: A value is unknown or out of range.
+    """
+    if not isinstance(values, dict):
+        raise ConfigError(f"a PPO job needs a table of settings, not {type(values).__name__}")
+    return PPOJob(PPOJobConfig.from_dict(values))
