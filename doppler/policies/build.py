@@ -1,0 +1,200 @@
+"""Builds the arrays of the assignment MDP from a problem and its costs."""
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from doppler.core.cluster import NS_PER_S
+from doppler.core.costs import Costs
+from doppler.core.errors import ClusterError, PlanError
+from doppler.core.graph import InputResidency
+from doppler.core.problem import Problem
+from doppler.policies.assignment import Assignment, Bools, Floats, Ints
+
+
+def build_assignment(problem: Problem, costs: Costs) -> Assignment:
+    """Returns the MDP of `problem` with the times of `costs`.
+
+    Raises:
+        ClusterError: If a pair of devices has neither link nor route.
+        PlanError: If no device may run all ops of a group.
+    """
+    graph, cluster = problem.graph, problem.cluster
+    num_devices = cluster.num_devices
+    op_ids = np.array(graph.placeable, dtype=np.int64)
+    local = np.full(graph.num_ops, -1, dtype=np.int64)
+    local[op_ids] = np.arange(len(op_ids))
+    work = np.array(costs.op_ns, dtype=np.float64).reshape(graph.num_ops, num_devices)[op_ids]
+    work = work + np.array(costs.dispatch_ns or (0,) * num_devices, dtype=np.float64)
+    group, group_bytes = _groups(problem, op_ids)
+    allowed = _allowed(problem, op_ids, group)
+    unit_ns = max(1.0, float(work[allowed].mean())) if allowed.any() else 1.0
+    latency, per_byte = _link_times(problem, unit_ns)
+    edges = _Edges.of(problem, local)
+    flat = edges.select(edges.distance == 0)
+    in_ptr, in_order = _rows(flat.dst, len(op_ids))
+    out_ptr, out_order = _rows(flat.src, len(op_ids))
+    near_ptr, near = _neighbours(edges, len(op_ids))
+    meta = _meta_ops(problem, op_ids)
+    parent_ptr, parent_meta = _parent_metas(in_ptr, flat.src[in_order], meta)
+    return Assignment(
+        problem=problem,
+        op_ids=op_ids,
+        unit_ns=unit_ns,
+        work=work / unit_ns,
+        allowed=allowed,
+        input_ready=_input_ready(problem, local, latency, per_byte)[op_ids],
+        in_ptr=in_ptr,
+        in_src=flat.src[in_order],
+        in_bytes=flat.size[in_order],
+        out_ptr=out_ptr,
+        out_dst=flat.dst[out_order],
+        near_ptr=near_ptr,
+        near_op=near.dst,
+        near_bytes=near.size,
+        near_out=near.out,
+        near_loop=near.distance > 0,
+        group=group,
+        group_bytes=group_bytes,
+        meta=meta,
+        meta_size=np.bincount(meta[meta >= 0], minlength=int(meta.max(initial=-1)) + 1),
+        parent_meta_ptr=parent_ptr,
+        parent_meta=parent_meta,
+        latency=latency,
+        per_byte=per_byte,
+        num_streams=np.array([device.num_streams for device in cluster.devices], dtype=np.int64),
+        memory_bytes=np.array(
+            [problem.memory_limit_bytes(device) for device in range(num_devices)], dtype=np.float64
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Edges:
+    """Edges between placed ops; `out` is False in a copy that is read from the consumer's end."""
+
+    src: Ints
+    dst: Ints
+    size: Floats
+    distance: Ints
+    out: Bools
+
+    @classmethod
+    def of(cls, problem: Problem, local: Ints) -> "_Edges":
+        graph = problem.graph
+        kept = [edge for edge in graph.edges if local[edge.src] >= 0]
+        return cls(
+            local[np.array([edge.src for edge in kept], dtype=np.int64)],
+            local[np.array([edge.dst for edge in kept], dtype=np.int64)],
+            np.array([graph.ops[e.src].outputs[e.output] for e in kept], dtype=np.float64),
+            np.array([edge.distance for edge in kept], dtype=np.int64),
+            np.ones(len(kept), dtype=np.bool_),
+        )
+
+    def select(self, index: Ints | Bools) -> "_Edges":
+        return _Edges(
+            src=self.src[index],
+            dst=self.dst[index],
+            size=self.size[index],
+            distance=self.distance[index],
+            out=self.out[index],
+        )
+
+
+def _rows(keys: Ints, num_rows: int) -> tuple[Ints, Ints]:
+    """CSR row pointers and the order that sorts `keys`, stable."""
+    counts = np.bincount(keys, minlength=num_rows)
+    pointers = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+    return pointers, np.argsort(keys, kind="stable")
+
+
+def _neighbours(edges: _Edges, num_ops: int) -> tuple[Ints, _Edges]:
+    """Every edge from both ends: row = own op, `dst` = the neighbour."""
+    kept = edges.select(edges.src != edges.dst)
+    both = _Edges(
+        np.concatenate([kept.src, kept.dst]),
+        np.concatenate([kept.dst, kept.src]),
+        np.tile(kept.size, 2),
+        np.tile(kept.distance, 2),
+        np.concatenate([kept.out, ~kept.out]),
+    )
+    pointers, order = _rows(both.src, num_ops)
+    return pointers, both.select(order)
+
+
+def _link_times(problem: Problem, unit_ns: float) -> tuple[Floats, Floats]:
+    cluster = problem.cluster
+    size = cluster.num_devices
+    latency, per_byte = np.zeros((size, size)), np.zeros((size, size))
+    for src in range(size):
+        for dst in range(size):
+            if src == dst:
+                continue
+            link = cluster.link_table.get((src, dst))
+            if link is None:
+                raise ClusterError(
+                    f"a policy places ops on any pair of devices, and cluster {cluster.name!r} has "
+                    f"no link or route {cluster.devices[src].name!r} -> "
+                    f"{cluster.devices[dst].name!r}"
+                )
+            latency[src, dst] = link.latency_ns / unit_ns
+            if link.bytes_per_s is not None:
+                per_byte[src, dst] = NS_PER_S / link.bytes_per_s / unit_ns
+    return latency, per_byte
+
+
+def _input_ready(problem: Problem, local: Ints, latency: Floats, per_byte: Floats) -> Floats:
+    """Arrival of the inputs that lie on one device only, per op of the graph and device."""
+    graph, cluster = problem.graph, problem.cluster
+    ready = np.zeros((graph.num_ops, cluster.num_devices))
+    if graph.inputs is InputResidency.everywhere:
+        return ready
+    for edge in graph.edges:
+        if local[edge.src] < 0:
+            home = cluster.device_ids[problem.pins[graph.ops[edge.src].name]]
+            size = graph.ops[edge.src].outputs[edge.output]
+            arrival = latency[home] + size * per_byte[home]
+            ready[edge.dst] = np.maximum(ready[edge.dst], arrival)
+    return ready
+
+
+def _groups(problem: Problem, op_ids: Ints) -> tuple[Ints, Floats]:
+    graph = problem.graph
+    ids = {group.name: index for index, group in enumerate(graph.groups)}
+    group = [-1 if graph.ops[op].group is None else ids[graph.ops[op].group or ""] for op in op_ids]
+    sizes = [group.state_bytes for group in graph.groups]
+    return np.array(group, dtype=np.int64), np.array(sizes, dtype=np.float64)
+
+
+def _allowed(problem: Problem, op_ids: Ints, group: Ints) -> Bools:
+    """Devices per op; an op of a group has only those that all ops of the group may use."""
+    num_devices = problem.cluster.num_devices
+    allowed = np.array(problem.allowed, dtype=np.bool_).reshape(-1, num_devices)[op_ids]
+    for index, entry in enumerate(problem.graph.groups):
+        members = np.flatnonzero(group == index)
+        if not len(members):
+            continue
+        common = allowed[members].all(axis=0)
+        if not common.any():
+            raise PlanError(
+                f"ops of one group share a device, and no device of cluster "
+                f"{problem.cluster.name!r} may run all {len(members)} ops of group {entry.name!r}"
+            )
+        allowed[members] = common
+    return allowed
+
+
+def _meta_ops(problem: Problem, op_ids: Ints) -> Ints:
+    names = [problem.graph.ops[op].meta_op for op in op_ids]
+    ids = {name: index for index, name in enumerate(dict.fromkeys(n for n in names if n))}
+    return np.array([ids[name] if name else -1 for name in names], dtype=np.int64)
+
+
+def _parent_metas(in_ptr: Ints, in_src: Ints, meta: Ints) -> tuple[Ints, Ints]:
+    rows = [
+        sorted({int(meta[src]) for src in in_src[start:end]} - {-1})
+        for start, end in pairwise(in_ptr)
+    ]
+    pointers = np.concatenate([[0], np.cumsum([len(row) for row in rows])]).astype(np.int64)
+    return pointers, np.array([value for row in rows for value in row], dtype=np.int64)

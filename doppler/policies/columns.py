@@ -1,0 +1,103 @@
+"""Names of the feature columns of ops, edges and devices."""
+
+import enum
+
+from doppler.policies.config import FeatureSet
+
+
+class NodeColumn(enum.IntEnum):
+    """Columns per op; the first five are the paper's, z-scored over the graph.
+
+    Ratios are to the mean op time; logarithms are natural, of 1 + x where x may be 0.
+    Source: DOPPLER section 3 for the first five; the others survive a change of graph.
+    """
+
+    WORK = 0
+    B_LEVEL = 1
+    T_LEVEL = 2
+    IN_COMM = 3
+    OUT_COMM = 4
+    LOG_WORK = 5
+    B_LEVEL_SHARE = 6
+    T_LEVEL_SHARE = 7
+    LOG_IN_COMM = 8
+    LOG_OUT_COMM = 9
+    COMM_TO_WORK = 10
+    FASTEST_RATIO = 11
+    SLOWEST_RATIO = 12
+    LOG_IN_DEGREE = 13
+    LOG_OUT_DEGREE = 14
+    LOG_GROUP_SIZE = 15
+    LOG_META_SIZE = 16
+    ALLOWED_SHARE = 17
+    LOOP_IN = 18
+    LOOP_OUT = 19
+
+
+class EdgeColumn(enum.IntEnum):
+    """Columns per edge; the first is the paper's, z-scored over the graph."""
+
+    COMM = 0
+    LOG_COMM = 1
+    COMM_TO_WORK = 2
+
+
+class DeviceColumn(enum.IntEnum):
+    """Dynamic columns per device for the selected op; the first five are the paper's, z-scored.
+
+    Times are in units of the mean op time. Gaps are to the smallest value over the devices that
+    the op may use. Shares count ops.
+    """
+
+    WORK = 0
+    PRED_WORK = 1
+    PRED_FIRST_START = 2
+    PRED_LAST_END = 3
+    EARLIEST_START = 4
+    FINISH_GAP = 5
+    LOG_FINISH_GAP = 6
+    LOG_START_GAP = 7
+    LOG_IDLE = 8
+    WORK_GAP = 9
+    LOG_OP_RATIO = 10
+    PRED_SHARE = 11
+    LOG_IN_COST = 12
+    LOG_OUT_COST = 13
+    LOOP_SHARE = 14
+    SIBLING_SHARE = 15
+    SIBLING_LOAD = 16
+    COUSIN_SHARE = 17
+    PARTNER_SHARE = 18
+    NO_PREDECESSOR = 19
+    PROGRESS = 20
+    MEMORY_SHARE = 21
+
+
+class StaticColumn(enum.IntEnum):
+    """Columns per device that do not change in an episode; the kind is one-hot from KIND on."""
+
+    LOG_SPEED = 0
+    LOG_STREAMS = 1
+    LOG_LATENCY_OUT = 2
+    LOG_PER_BYTE_OUT = 3
+    KIND = 4
+
+
+DEVICE_KINDS = ("cpu", "cuda", "green_context", "mps", "mig")
+NUM_STATIC = StaticColumn.KIND + len(DEVICE_KINDS) + 1
+NUM_PAPER = 5
+
+
+def num_node_columns(features: FeatureSet) -> int:
+    """Columns per op that the policies see."""
+    return NUM_PAPER if features is FeatureSet.paper else len(NodeColumn)
+
+
+def num_edge_columns(features: FeatureSet) -> int:
+    """Columns per edge that the policies see."""
+    return 1 if features is FeatureSet.paper else len(EdgeColumn)
+
+
+def num_device_columns(features: FeatureSet) -> int:
+    """Dynamic columns per device that PLC sees."""
+    return NUM_PAPER if features is FeatureSet.paper else len(DeviceColumn)

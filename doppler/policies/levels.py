@@ -1,0 +1,117 @@
+"""Levels of ops along the longest paths, and the paths' next ops, over edges of distance 0.
+
+Legend: N ops; CSR as in `doppler.policies.assignment`.
+Source: Kwok and Ahmad 1999 (b-level, t-level); paths are followed without recursion.
+"""
+
+from dataclasses import dataclass
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Levels:
+    """Longest paths through the graph.
+
+    Attributes:
+        b_level: Longest path from an op to an exit, its own time and transfers included, N.
+        t_level: Longest path from an entry to an op, its own time and transfers included, N.
+        next_down: The op after this one on its longest path to an exit, -1 at an exit.
+        next_up: The op before this one on its longest path from an entry, -1 at an entry.
+        order: Ops in topological order.
+    """
+
+    b_level: Floats
+    t_level: Floats
+    next_down: Ints
+    next_up: Ints
+    order: Ints
+
+    @property
+    def critical_path(self) -> float:
+        """Length of the longest path."""
+        return float(self.b_level.max(initial=0.0))
+
+
+def compute_levels(work_N: Floats, in_ptr: Ints, in_src: Ints, comm_E: Floats) -> Levels:
+    """Returns the levels for one time per op and one transfer time per in-edge."""
+    return Levels(**_levels(work_N, in_ptr, in_src, comm_E))
+
+
+def _levels(work_N: Floats, in_ptr: Ints, in_src: Ints, comm_E: Floats) -> dict[str, NDArray]:  # type: ignore[type-arg]
+    order = _topological(in_ptr, in_src)
+    b_level, t_level, down, up = _longest(work_N, in_ptr, in_src, comm_E, order)
+    return {
+        "b_level": b_level,
+        "t_level": t_level,
+        "next_down": down,
+        "next_up": up,
+        "order": order,
+    }
+
+
+@numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def _topological(in_ptr: Ints, in_src: Ints) -> Ints:
+    num_ops = len(in_ptr) - 1
+    out_count = np.zeros(num_ops + 1, np.int64)
+    for src in in_src:
+        out_count[src + 1] += 1
+    out_ptr = np.cumsum(out_count)
+    fill = out_ptr[:-1].copy()
+    out_dst = np.empty(len(in_src), np.int64)
+    missing = np.empty(num_ops, np.int64)
+    for op in range(num_ops):
+        missing[op] = in_ptr[op + 1] - in_ptr[op]
+        for edge in range(in_ptr[op], in_ptr[op + 1]):
+            out_dst[fill[in_src[edge]]] = op
+            fill[in_src[edge]] += 1
+    order = np.empty(num_ops, np.int64)
+    count = 0
+    for op in range(num_ops):
+        if missing[op] == 0:
+            order[count] = op
+            count += 1
+    head = 0
+    while head < count:
+        op = order[head]
+        head += 1
+        for slot in range(out_ptr[op], out_ptr[op + 1]):
+            consumer = out_dst[slot]
+            missing[consumer] -= 1
+            if missing[consumer] == 0:
+                order[count] = consumer
+                count += 1
+    return order
+
+
+@numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def _longest(
+    work_N: Floats, in_ptr: Ints, in_src: Ints, comm_E: Floats, order: Ints
+) -> tuple[Floats, Floats, Ints, Ints]:
+    num_ops = len(work_N)
+    t_level = work_N.copy()
+    b_tail = np.zeros(num_ops)
+    b_level = work_N.copy()
+    up = np.full(num_ops, -1, np.int64)
+    down = np.full(num_ops, -1, np.int64)
+    for op in order:
+        for edge in range(in_ptr[op], in_ptr[op + 1]):
+            length = t_level[in_src[edge]] + comm_E[edge] + work_N[op]
+            if up[op] < 0 or length > t_level[op]:
+                t_level[op] = length
+                up[op] = in_src[edge]
+    for index in range(num_ops - 1, -1, -1):
+        op = order[index]
+        b_level[op] = work_N[op] + b_tail[op]
+        for edge in range(in_ptr[op], in_ptr[op + 1]):
+            src = in_src[edge]
+            tail = comm_E[edge] + b_level[op]
+            if down[src] < 0 or tail > b_tail[src]:
+                b_tail[src] = tail
+                down[src] = op
+    return b_level, t_level, down, up

@@ -1,0 +1,89 @@
+"""PLC: the policy that chooses the device of the selected op.
+
+Legend: N placed ops, D devices, K head width, F device columns, R rows (decisions).
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from doppler.policies.columns import (
+    NUM_STATIC,
+    DeviceColumn,
+    num_device_columns,
+    num_node_columns,
+)
+from doppler.policies.config import FeatureSet, PolicyConfig
+from doppler.policies.encoder import LEAKY_SLOPE, GraphEncoder
+from doppler.policies.features import GraphTensors
+
+MASKED = -1e9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlaceHead:
+    """The part of PLC that a step needs; everything else is worked out once per update.
+
+    Attributes:
+        own: Term of the op, N x K.
+        placed: What an op adds to the term of the device that it is placed on, N x K.
+        device: Term of the device, D x K.
+        dynamic: Weights of the dynamic device columns, F x K.
+        output: Output weights, K.
+        prior: Weight of the earliest-finish prior, scalar.
+    """
+
+    own: Tensor
+    placed: Tensor
+    device: Tensor
+    dynamic: Tensor
+    output: Tensor
+    prior: Tensor
+
+
+class PlacePolicy(nn.Module):
+    """Scores devices with one shared head, so any number of devices will do.
+
+    `logit(v, d) = u LReLU(own_v + device_d + dynamic y_d + mean of placed_w over ops w on d)
+    - softplus(p) gap(v, d)`, with gap the earliest-finish gap (the prior of learned weight).
+
+    Source: DOPPLER section 4 (features, embedding and S_d enter one hidden layer).
+    """
+
+    def __init__(self, config: PolicyConfig) -> None:
+        super().__init__()
+        width = config.head_hidden
+        self.uses_prior = config.feature_set is FeatureSet.full
+        self.encoder = GraphEncoder(config)
+        self.own = nn.Linear(num_node_columns(config.feature_set) + config.hidden, width)
+        self.placed = nn.Linear(config.hidden, width, bias=False)
+        self.device = nn.Linear(NUM_STATIC, width, bias=False)
+        self.dynamic = nn.Linear(num_device_columns(config.feature_set), width, bias=False)
+        self.output = nn.Linear(width, 1, bias=False)
+        self.prior = nn.Parameter(torch.zeros(()))
+
+    def forward(self, graph: GraphTensors) -> PlaceHead:
+        """Returns the per-update terms."""
+        embeddings = self.encoder(graph)
+        device = self.device(graph.devices)
+        prior = F.softplus(self.prior) if self.uses_prior else torch.zeros(())
+        return PlaceHead(
+            own=self.own(torch.cat([graph.nodes, embeddings], dim=1)),
+            placed=self.placed(embeddings),
+            device=device,
+            dynamic=self.dynamic.weight.t(),
+            output=self.output.weight[0],
+            prior=prior,
+        )
+
+
+def place_logits(head: PlaceHead, ops_R: Tensor, columns_RDF: Tensor, sums_RDK: Tensor) -> Tensor:
+    """Returns logits, R x D, of decisions given the device columns and the placed ops' means."""
+    hidden = head.own[ops_R][:, None, :] + head.device[None] + sums_RDK
+    hidden = hidden + columns_RDF @ head.dynamic
+    logits = F.leaky_relu(hidden, LEAKY_SLOPE) @ head.output
+    if columns_RDF.shape[-1] > DeviceColumn.FINISH_GAP:
+        logits = logits - head.prior * columns_RDF[..., DeviceColumn.FINISH_GAP]
+    return logits
