@@ -1,0 +1,1 @@
+"""What a run shows: traces for viewers, where time goes, tables, one self-contained page."""
