@@ -13,19 +13,18 @@ from doppler.core.problem import Objective, Problem
 def random_cluster(rng, num_devices=None, full_links=True, kinds=("cpu",)):
     """A cluster with a mix of zero-copy links, bus links and stream copies."""
     count = num_devices or rng.randint(1, 4)
-    devices = []
-    for index in range(count):
-        devices.append(
-            Device(
-                name=f"d{index}",
-                kind=kinds[index % len(kinds)],
-                parent=f"p{index // 2}",
-                share=0.5,
-                memory_bytes=1 << 40,
-                num_streams=rng.choice((1, 1, 2)),
-                copy_engines=rng.choice((0, 1)),
-            )
+    devices = [
+        Device(
+            name=f"d{index}",
+            kind=kinds[index % len(kinds)],
+            parent=f"p{index // 2}",
+            share=0.5,
+            memory_bytes=1 << 40,
+            num_streams=rng.choice((1, 1, 2)),
+            copy_engines=rng.choice((0, 1)),
         )
+        for index in range(count)
+    ]
     links = []
     for src in devices:
         for dst in devices:
@@ -68,7 +67,8 @@ def random_graph(rng, num_ops=None, cyclic=False, kinds=(), groups=True, inputs=
     edges = []
     for dst in range(num_inputs, count):
         for src in rng.sample(range(dst), min(dst, rng.randint(0, 2))):
-            edges.append(Edge(src, rng.randrange(len(ops[src].outputs)), dst))
+            output = rng.randrange(len(ops[src].outputs))
+            edges.append(Edge(src, output, dst))
     if cyclic:
         for _ in range(rng.randint(1, 3)):
             src, dst = rng.randrange(num_inputs, count), rng.randrange(num_inputs, count)

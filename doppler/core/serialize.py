@@ -70,7 +70,7 @@ def to_json(value: Value, problem: Problem | None = None) -> Document:
         return header | _NEED_PROBLEM[kind][1](value, _required(problem, kind))
     if isinstance(value, DataflowGraph):
         return header | graph_codec.encode_graph(value)
-    return header | encode(value)
+    return header | cast(Document, encode(value))
 
 
 def from_json(

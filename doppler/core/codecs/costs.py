@@ -30,7 +30,7 @@ def decode_costs(document: Mapping[str, Any], problem: Problem, where: str) -> C
     """Returns the costs of a document.
 
     Raises:
-        FormatError: If a key, a name or a type is wrong, or the devices are listed in another order.
+        FormatError: If a key, a name or a type is wrong, or devices stand in another order.
         PlanError: If the costs are for another graph or cluster.
         GraphError: If a row has a wrong length or a time is negative.
     """
