@@ -1,0 +1,169 @@
+"""One worker process per core group of this host."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from doppler.core.cluster import Cluster, Device
+from doppler.core.errors import ClusterError
+from executor.control import ControlSocket
+from executor.launch import bind
+
+THREAD_VARIABLES = (
+    "OMP_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+    "NUMBA_NUM_THREADS",
+)
+CONTROL_TIMEOUT_S = 60.0
+LAST_STDERR_BYTES = 4000
+
+
+@dataclass(kw_only=True)
+class WorkerProcess:
+    """A running worker.
+
+    Attributes:
+        device: Its device.
+        process: The process.
+        control: The parent's end of its control socket.
+        pidfd: Readable when the process has ended.
+        stderr: What it printed, an unlinked file.
+    """
+
+    device: Device
+    process: subprocess.Popen[bytes]
+    control: ControlSocket
+    pidfd: int
+    stderr: IO[bytes]
+
+    def has_ended(self) -> bool:
+        """True if the process is no more."""
+        return self.process.poll() is not None
+
+    def exit_text(self) -> str:
+        """Returns how the process ended, in words; waits a moment for the end."""
+        try:
+            code = self.process.wait(timeout=1.0)
+        except subprocess.TimeoutExpired:
+            return "closed its control socket and did not end"
+        if code < 0:
+            return f"was ended by {signal.Signals(-code).name}"
+        return f"ended with exit code {code}"
+
+    def stderr_text(self) -> str:
+        """Returns the last lines that the worker printed."""
+        size = os.fstat(self.stderr.fileno()).st_size
+        start = max(0, size - LAST_STDERR_BYTES)
+        data = os.pread(self.stderr.fileno(), LAST_STDERR_BYTES, start)
+        return data.decode(errors="replace").strip()
+
+    def kill(self) -> None:
+        """Ends the process at once and waits for it."""
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+
+    def close(self) -> None:
+        """Releases the parent's descriptors; the process has ended."""
+        self.control.close()
+        os.close(self.pidfd)
+        self.stderr.close()
+
+
+def check_cores(cluster: Cluster) -> None:
+    """Checks that every device is a core group that this host can bind.
+
+    Raises:
+        ClusterError: Names the device and the rule.
+    """
+    allowed = os.sched_getaffinity(0)
+    for device in cluster.devices:
+        where = f"device {device.name!r} of cluster {cluster.name!r}"
+        if device.kind != "cpu":
+            raise ClusterError(
+                f"this executor runs devices of kind 'cpu', and {where} is {device.kind!r}"
+            )
+        missing = sorted(set(device.cores) - allowed)
+        if missing:
+            raise ClusterError(
+                f"a worker is bound to cores that this process may use ({_ranges(allowed)}), and "
+                f"{where} owns core {missing[0]}"
+            )
+    for link in cluster.link_table.values():
+        if link.bytes_per_s is not None:
+            raise ClusterError(
+                f"core groups of one host share memory and copy nothing, and link {link.src!r} -> "
+                f"{link.dst!r} of cluster {cluster.name!r} has a bandwidth"
+            )
+
+
+def num_threads(device: Device) -> int:
+    """Returns the threads that one op of a core group may use: its cores over its streams."""
+    return max(1, len(device.cores) // device.num_streams)
+
+
+def start_worker(device: Device, shared_fd: int) -> WorkerProcess:
+    """Starts the worker of a device; it waits for its `Start` message."""
+    parent_end, worker_end = socket.socketpair()
+    parent_end.settimeout(CONTROL_TIMEOUT_S)
+    stderr = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the worker
+    # The kernel's death signal fires when the *thread* that started the process ends, so it is
+    # asked for only by the main thread; elsewhere the worker's watch of its socket must do.
+    is_main = threading.current_thread() is threading.main_thread()
+    command = [
+        *(sys.executable, "-I", "-S", str(Path(bind.__file__).resolve())),
+        ",".join(map(str, device.cores)) or "all",
+        str(os.getpid() if is_main else 0),
+        *(sys.executable, "-P", "-m", "executor.workers.cpu"),
+        *(str(worker_end.fileno()), str(shared_fd)),
+    ]
+    try:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=stderr,
+            stderr=stderr,
+            env=worker_environment(os.environ, num_threads(device), sys.path),
+            pass_fds=(worker_end.fileno(), shared_fd),
+        )
+    except BaseException:
+        parent_end.close()
+        stderr.close()
+        raise
+    finally:
+        worker_end.close()
+    return WorkerProcess(
+        device=device,
+        process=process,
+        control=ControlSocket(parent_end),
+        pidfd=os.pidfd_open(process.pid),
+        stderr=stderr,
+    )
+
+
+def worker_environment(
+    environment: Mapping[str, str], threads: int, search_path: Sequence[str]
+) -> dict[str, str]:
+    """Returns the environment of a CPU worker: thread counts, no GPU, the parent's module path."""
+    paths = dict.fromkeys(os.path.abspath(entry) for entry in search_path)
+    return {
+        **environment,
+        **dict.fromkeys(THREAD_VARIABLES, str(threads)),
+        "CUDA_VISIBLE_DEVICES": "",
+        "PYTHONPATH": os.pathsep.join(path for path in paths if os.path.exists(path)),
+        "PYTHONFAULTHANDLER": "1",
+    }
+
+
+def _ranges(cores: set[int]) -> str:
+    return ",".join(map(str, sorted(cores)))

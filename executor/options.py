@@ -1,0 +1,40 @@
+"""How an executor is set up, and what a change of plan costs it."""
+
+from dataclasses import dataclass, field
+
+from executor.deadlines import DeadlinePolicy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecutorOptions:
+    """How an executor runs.
+
+    Attributes:
+        shm_dir: Mount for the shared memory.
+        spin_ns: How long an idle worker polls without pause: latency against a busy core.
+        sleep_ns: Length of a worker's nap after that.
+        mark_unwritten: Fill the arena with 0xFF first, so that a read before the first write
+            gives NaN; costs one pass over the memory.
+        deadlines: When a worker counts as hung.
+    """
+
+    shm_dir: str = "/dev/shm"
+    spin_ns: int = 200_000
+    sleep_ns: int = 50_000
+    mark_unwritten: bool = False
+    deadlines: DeadlinePolicy = field(default_factory=DeadlinePolicy)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SwitchCost:
+    """What it took to get ready for a segment under another plan (or the first one).
+
+    Attributes:
+        moved_groups: Groups whose state went from one device to another.
+        moved_bytes: Bytes of their state.
+        time_ns: From the request to the last worker's acknowledgement.
+    """
+
+    moved_groups: tuple[str, ...]
+    moved_bytes: int
+    time_ns: int

@@ -1,0 +1,99 @@
+"""Puts what the workers have seen together into one trace."""
+
+from collections.abc import Mapping
+
+from doppler.core.graph import InputResidency
+from doppler.core.plan import Plan
+from doppler.core.problem import Problem
+from doppler.core.trace import OpSpan, Trace, TransferSpan, sort_spans
+from executor.messages import SegmentDone
+
+
+def assemble_trace(
+    problem: Problem,
+    plan: Plan,
+    iterations: int,
+    start_ns: int,
+    segments: Mapping[int, SegmentDone],
+) -> Trace:
+    """Returns the trace of a segment, times from `start_ns`, which is before every event.
+
+    Args:
+        problem, plan, iterations: What ran.
+        start_ns: The segment's start on the host's monotonic clock.
+        segments: What each device has seen, on the same clock.
+    """
+    op_spans: list[OpSpan] = []
+    for device, segment in segments.items():
+        versions = segment.versions or ((),) * len(segment.spans)
+        for row, read in zip(segment.spans.tolist(), versions, strict=True):
+            op, iteration, stream, ready, start, end = row
+            op_spans.append(
+                OpSpan(
+                    op,
+                    iteration,
+                    device,
+                    stream,
+                    ready - start_ns,
+                    start - start_ns,
+                    end - start_ns,
+                    read,
+                )
+            )
+    spans, transfers = sort_spans(op_spans, _transfers(segments, start_ns))
+    return Trace(
+        graph_digest=problem.graph.digest,
+        cluster_digest=problem.cluster.digest,
+        source=plan.source,
+        runtime="executor",
+        iterations=iterations,
+        op_spans=spans,
+        transfers=transfers,
+        peak_bytes=_peak_bytes(problem, plan, segments),
+    )
+
+
+def _transfers(segments: Mapping[int, SegmentDone], start_ns: int) -> list[TransferSpan]:
+    """Joins sends and arrivals; nothing is copied, so a send is released as soon as it starts."""
+    arrivals = {
+        (op, output, iteration, device): arrival
+        for device, segment in segments.items()
+        for op, output, iteration, arrival in segment.arrivals.tolist()
+    }
+    return [
+        TransferSpan(
+            op,
+            output,
+            iteration,
+            device,
+            destination,
+            request - start_ns,
+            start - start_ns,
+            start - start_ns,
+            arrivals[op, output, iteration, destination] - start_ns,
+        )
+        for device, segment in segments.items()
+        for op, output, iteration, destination, request, start in segment.sends.tolist()
+    ]
+
+
+def _peak_bytes(
+    problem: Problem, plan: Plan, segments: Mapping[int, SegmentDone]
+) -> tuple[int, ...]:
+    """Tensors alive at once, plus group state, plus inputs that are resident everywhere."""
+    graph = problem.graph
+    peak = [segments[device].peak_bytes for device in range(problem.cluster.num_devices)]
+    for group in graph.groups:
+        members = graph.group_members[group.name]
+        if members:
+            peak[plan.placement[members[0]]] += group.state_bytes
+    if graph.inputs is InputResidency.everywhere:
+        read = {
+            (edge.src, edge.output, plan.placement[edge.dst])
+            for edge in graph.edges
+            if graph.ops[edge.src].is_input
+        }
+        inputs = {(op, device) for op, _, device in read}
+        for op, device in inputs:
+            peak[device] += sum(graph.ops[op].outputs)
+    return tuple(peak)

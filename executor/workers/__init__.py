@@ -1,0 +1,1 @@
+"""The processes that drive devices, one file per kind."""

@@ -1,0 +1,138 @@
+"""Where kernels run: in the worker's own loop, or on a thread per stream."""
+
+import queue
+import threading
+import time
+import traceback
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from doppler.core.dispatcher import RunOp
+from executor.board import BoardWriter
+from executor.job import Kernel
+
+
+class JobCodeError(Exception):
+    """Raised in a worker when code of the job raised; carries the traceback as text."""
+
+    def __init__(self, op: int, iteration: int, text: str) -> None:
+        super().__init__(text)
+        self.op = op
+        self.iteration = iteration
+        self.text = text
+
+
+@dataclass(frozen=True, slots=True)
+class KernelCall:
+    """One kernel with all that it needs; `iteration` counts over the job's life."""
+
+    command: RunOp
+    iteration: int
+    kernel: Kernel
+    inputs: Sequence[np.ndarray]
+    outputs: Sequence[np.ndarray]
+
+
+Completion = tuple[RunOp, int, int]  # command, start, end
+
+
+class Runner(Protocol):
+    """Runs kernel calls; at most one per stream at a time."""
+
+    def start(self, call: KernelCall) -> None:
+        """Starts a call on the stream of its command."""
+        ...
+
+    def take(self) -> Sequence[Completion]:
+        """Returns the calls that have ended since the last time.
+
+        Raises:
+            JobCodeError: If a kernel raised.
+        """
+        ...
+
+    def close(self) -> None:
+        """Ends what the runner has started."""
+        ...
+
+
+class InlineRunner:
+    """Runs a kernel at once in the caller's thread; for devices with one stream."""
+
+    def __init__(self, board: BoardWriter) -> None:
+        self._board = board
+        self._completed: list[Completion] = []
+
+    def start(self, call: KernelCall) -> None:
+        """Runs the kernel and returns when it has ended."""
+        self._completed.append(_execute(call, self._board))
+
+    def take(self) -> Sequence[Completion]:
+        """Returns the calls that have ended since the last time."""
+        completed = self._completed
+        if completed:
+            self._completed = []
+        return completed
+
+    def close(self) -> None:
+        """Does nothing."""
+
+
+class ThreadRunner:
+    """Runs every stream on a thread of its own; kernels overlap where they release the GIL."""
+
+    def __init__(self, board: BoardWriter, num_streams: int) -> None:
+        self._board = board
+        self._completed: deque[Completion | JobCodeError] = deque()
+        self._calls: list[queue.SimpleQueue[KernelCall | None]] = [
+            queue.SimpleQueue() for _ in range(num_streams)
+        ]
+        self._threads = [
+            threading.Thread(target=self._serve, args=(calls,), daemon=True)
+            for calls in self._calls
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def start(self, call: KernelCall) -> None:
+        """Hands the call to the thread of its stream."""
+        self._calls[call.command.stream].put(call)
+
+    def take(self) -> Sequence[Completion]:
+        """Returns the calls that have ended since the last time."""
+        completions: list[Completion] = []
+        while self._completed:
+            item = self._completed.popleft()
+            if isinstance(item, JobCodeError):
+                raise item
+            completions.append(item)
+        return completions
+
+    def close(self) -> None:
+        """Ends the threads."""
+        for calls in self._calls:
+            calls.put(None)
+        for thread in self._threads:
+            thread.join()
+
+    def _serve(self, calls: "queue.SimpleQueue[KernelCall | None]") -> None:
+        while (call := calls.get()) is not None:
+            try:
+                self._completed.append(_execute(call, self._board))
+            except JobCodeError as error:
+                self._completed.append(error)
+
+
+def _execute(call: KernelCall, board: BoardWriter) -> Completion:
+    command = call.command
+    start_ns = time.monotonic_ns()
+    board.begin(command.stream, command.op, call.iteration, start_ns)
+    try:
+        call.kernel(call.iteration, call.inputs, call.outputs)
+    except Exception as error:
+        raise JobCodeError(command.op, call.iteration, traceback.format_exc()) from error
+    return command, start_ns, time.monotonic_ns()

@@ -1,0 +1,125 @@
+"""A small stateful job for the executor's tests: sums that depend on every input and every call."""
+
+import os
+import signal
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from doppler.core.graph import DataflowGraph, Edge, EdgeMode, Group, Op
+from executor import channels
+
+BYTES = 64
+
+
+class Counter:
+    """State of a group: a vector that every call of its ops changes."""
+
+    def __init__(self, name: str) -> None:
+        self.values = np.full(8, len(name), dtype=np.float64)
+
+    def export_state(self) -> dict[str, np.ndarray]:
+        return {"values": self.values.copy()}
+
+    def import_state(self, state: Mapping[str, np.ndarray]) -> None:
+        self.values = np.array(state["values"])
+
+
+class ToyJob:
+    """Kernels: `mix` sums its inputs, `count` also changes its group; others misbehave on order."""
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        self.config = config
+
+    def create_group(self, name: str, threads: int) -> Counter:
+        return Counter(name)
+
+    def bind(self, op_name: str, kind: str, state: Counter | None, threads: int) -> Any:
+        trouble = self.config.get("trouble", {}).get(op_name)
+
+        def kernel(
+            iteration: int, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]
+        ) -> None:
+            if trouble is not None and iteration == trouble["iteration"]:
+                misbehave(trouble["what"])
+            time.sleep(self.config.get("sleep_s", 0.0))
+            total = np.full(8, iteration + len(op_name), dtype=np.float64)
+            for number, data in enumerate(inputs):
+                total += np.sin(data.view(np.float64)) * (number + 1)
+            if state is not None:
+                state.values = state.values * 0.75 + total
+                total = state.values
+            for output in outputs:
+                output.view(np.float64)[:] = total
+
+        return kernel
+
+    def initial(self, op_name: str, output: int, version: int) -> np.ndarray | None:
+        if op_name == "zero":
+            return None
+        return np.full(8, version - output, dtype=np.float64)
+
+
+class BadInitialJob(ToyJob):
+    """Gives too few bytes."""
+
+    def initial(self, op_name: str, output: int, version: int) -> np.ndarray | None:
+        return np.zeros(3, dtype=np.float64)
+
+
+class BrokenJob:
+    """Cannot be built."""
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        raise RuntimeError("no such environment")
+
+
+def misbehave(what: str) -> None:
+    """Does to this worker what a test asks for."""
+    if what == "raise":
+        raise ZeroDivisionError("the environment divided by zero")
+    if what == "die":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if what == "exit":
+        os._exit(3)
+    if what == "hang":
+        time.sleep(3600)
+    if what == "interrupt parent":
+        os.kill(os.getppid(), signal.SIGINT)
+    if what == "kill parent":
+        os.kill(os.getppid(), signal.SIGKILL)
+        time.sleep(3600)
+    if what == "lose messages":
+        channels.RingWriter.send = lambda *_: None  # type: ignore[method-assign]
+
+
+def toy_graph(window: int = 3, mode: EdgeMode = EdgeMode.token) -> DataflowGraph:
+    """Two stateful chains that exchange tensors within and across iterations."""
+    ops = (
+        Op(kind="input", name="data", outputs=(BYTES,)),
+        Op(kind="count", name="a0", outputs=(BYTES,), group="left"),
+        Op(kind="mix", name="a1", outputs=(BYTES, BYTES)),
+        Op(kind="count", name="b0", outputs=(BYTES,), group="right"),
+        Op(kind="mix", name="b1", outputs=(BYTES,)),
+        Op(kind="mix", name="join", outputs=(BYTES,)),
+        Op(kind="count", name="a2", outputs=(BYTES,), group="left"),
+        Op(kind="mix", name="sink", outputs=()),
+    )
+    edges = (
+        Edge(0, 0, 1),
+        Edge(0, 0, 3),
+        Edge(1, 0, 2),
+        Edge(3, 0, 4),
+        Edge(2, 1, 4),
+        Edge(2, 0, 5),
+        Edge(4, 0, 5),
+        Edge(5, 0, 6),
+        Edge(5, 0, 3, 1, mode),  # join feeds b0 of the next iteration
+        Edge(6, 0, 1, min(2, window - 1)),  # a2 feeds a0 two iterations later
+        Edge(6, 0, 7),
+        Edge(4, 0, 4, 1),  # b1 feeds itself
+    )
+    groups = (Group("left", 64), Group("right", 64))
+    return DataflowGraph(name="toy", ops=ops, edges=edges, groups=groups, window=window)
