@@ -22,7 +22,24 @@ from doppler.core.graph import DataflowGraph, Edge, EdgeMode, Op
 from doppler.core.plan import Plan, make_plan
 from doppler.core.problem import Problem
 from doppler.core.program import compile_program
-from doppler.core.trace import OpSpan, Trace, TransferSpan, sort_spans
+from doppler.core.trace import OpSpan, Trace, TransferSpan, half_period, sort_spans
+from doppler.report.attribution import attribute, steady_window
+from doppler.report.model import (
+    ExplorationCost,
+    Fact,
+    Interval,
+    LearningCurve,
+    PlannerRow,
+    Provenance,
+    Ratio,
+    RewardPoint,
+    Role,
+    RunReport,
+    Series,
+    TimeTable,
+)
+from doppler.report.simulator_error import kind_errors, op_errors
+from doppler.report.timeline import timeline
 
 
 def run_plan(
@@ -256,3 +273,138 @@ def clusters() -> Callable[..., Cluster]:
 def job() -> tuple[Problem, Plan, Trace, Trace]:
     """The job-like case: problem, plan, "simulated" trace, "measured" trace."""
     return job_case()
+
+
+def make_report() -> RunReport:
+    """A report with every part filled, from the job-like traces."""
+    problem, plan, simulated, measured = job_case()
+    rng = random.Random(1)
+    names = tuple(device.name for device in problem.cluster.devices)
+    period = half_period(measured.iteration_ends_ns())
+    base = int(half_period(simulated.iteration_ends_ns()).ns)
+    rows = [
+        ("learned", Role.learned, 1.0, 1.0, 20_000),
+        ("annealing", Role.baseline, 1.02, 1.03, 20_000),
+        ("heft", Role.baseline, 1.16, 1.2, 1),
+        ("critical_path", Role.baseline, 1.12, 1.15, 1),
+        ("round_robin", Role.baseline, 1.4, 1.5, 1),
+        ("dp_only", Role.baseline, 1.2, None, 1),
+        ("single_device", Role.single_device, 1.9, 1.8, 1),
+    ]
+    planners = tuple(
+        PlannerRow(
+            name=name,
+            role=role,
+            layout="1x2 cores" if role is not Role.single_device else "all cores as one",
+            simulated_ns=int(base * simulated_part),
+            measured=None
+            if measured_part is None
+            else Interval(
+                value_ns=int(period.ns * measured_part),
+                low_ns=int(period.ns * measured_part * 0.985),
+                high_ns=int(period.ns * measured_part * 1.02),
+                num_windows=12,
+            ),
+            num_simulations=count,
+            seconds=count / 900,
+            lower_bound_ns=int(base * 0.97),
+        )
+        for name, role, simulated_part, measured_part, count in rows
+    )
+
+    def falling(name: str, start: float, end: float, noise: float) -> Series:
+        xs = tuple(float(index * 20) for index in range(1000))
+        ys = tuple(
+            end + (start - end) * 0.994**index + rng.gauss(0, noise) for index in range(1000)
+        )
+        return Series(name=name, xs=xs, ys=ys)
+
+    window = steady_window(measured, problem.graph.window)
+    simulated_window = steady_window(simulated, problem.graph.window)
+    return RunReport(
+        title="PPO on Ant, placed on 2 cores",
+        objective="period",
+        job="ppo_ant",
+        job_facts=(
+            Fact("environments", "6 shards of 64, horizon 16"),
+            Fact("graph", f"{problem.graph.num_ops} ops, {len(problem.graph.edges)} edges, fused"),
+            Fact("policy", "MLP 256-128-64, 60 observations, 8 actions"),
+        ),
+        cluster="cores_2",
+        cluster_facts=(Fact("devices", ", ".join(names)), Fact("links", "shared memory")),
+        planners=planners,
+        ratios=(
+            Ratio(label="learned over best baseline", value=0.971, low=0.955, high=0.99),
+            Ratio(label="single device over learned", value=1.8, low=1.75, high=1.86),
+        ),
+        curves=(
+            LearningCurve(
+                title="Stage I: imitation of the critical-path teacher",
+                x_label="gradient steps",
+                y_label="cross-entropy (nats per decision)",
+                series=(falling("SEL", 2.1, 0.3, 0.03), falling("PLC", 0.8, 0.2, 0.02)),
+            ),
+            LearningCurve(
+                title="Stage II: reinforcement learning in the simulator",
+                x_label="simulations",
+                y_label="period (ms)",
+                series=(falling("mean", 9.0, 6.6, 0.1), falling("best so far", 7.6, 6.4, 0.0)),
+            ),
+            LearningCurve(
+                title="Stage III: on the running job",
+                x_label="iterations",
+                y_label="measured period (ms)",
+                series=(falling("period", 7.2, 6.6, 0.15),),
+            ),
+        ),
+        simulated=timeline(
+            "Simulated, learned plan", problem.graph, problem.cluster, simulated, 10
+        ),
+        measured=timeline("Measured, learned plan", problem.graph, problem.cluster, measured, 10),
+        time_tables=(
+            TimeTable(
+                title="Simulated, learned plan",
+                iterations=simulated_window.iterations,
+                devices=attribute(problem, plan, simulated, simulated_window),
+            ),
+            TimeTable(
+                title="Measured, learned plan",
+                iterations=window.iterations,
+                devices=attribute(problem, plan, measured, window),
+            ),
+        ),
+        kind_errors=kind_errors(problem.graph, simulated, measured),
+        op_errors=op_errors(problem.graph, names, simulated, measured),
+        reward=tuple(
+            RewardPoint(
+                iteration=index,
+                env_steps=index * 6144,
+                mean_return=None if index < 3 else 900 - 850 * 0.97**index + rng.gauss(0, 10),
+                reward_per_step=4 - 3.5 * 0.97**index + rng.gauss(0, 0.05),
+            )
+            for index in range(120)
+        ),
+        exploration=ExplorationCost(
+            iterations=120,
+            worse_iterations=14,
+            extra_ns=31_000_000,
+            learning_seconds=4.2,
+            plan_switches=5,
+        ),
+        provenance=Provenance(
+            command="doppler learn job=ppo_ant training.sim_episodes=20000 seed=3",
+            seed=3,
+            created="2026-02-03T14:05:06",
+            git_revision="0123456789abcdef",
+            hardware_fingerprint="9f86d081884c7d659a2feaa0c55ad015",
+            hardware=(Fact("cores", "2"), Fact("memory", "8.0 GB"), Fact("GPUs", "none found")),
+            versions=(Fact("python", "3.11.9"), Fact("torch", "2.13.0")),
+        ),
+        notes=("Two cores shared with nothing else; frequency scaling was on.",),
+    )
+
+
+@pytest.fixture(scope="session")
+def report() -> RunReport:
+    """A report with every part filled."""
+    return make_report()
