@@ -6,9 +6,16 @@ from doppler.report.attribution import Category, DeviceAttribution, Share
 from doppler.report.charts import x_tick
 from doppler.report.markup import Markup, percent, tag
 from doppler.report.model import PlannerRow, RunReport, TimeTable
-from doppler.report.palette import CATEGORY_NAMES, Palette, category_fill, legend, swatch
-from doppler.report.scales import linear_scale
-from doppler.report.summary import compare, row_time_ns
+from doppler.report.palette import (
+    CATEGORY_NAMES,
+    Palette,
+    category_fill,
+    legend,
+    line_swatch,
+    swatch,
+)
+from doppler.report.scales import Tick, fitted_scale
+from doppler.report.summary import compare, ranked
 from doppler.report.units import TimeUnit, format_ns, format_percent, unit_for
 
 _LABEL_PART = 0.09  # narrower parts of a bar have no room for their percentage
@@ -16,12 +23,12 @@ _LABEL_PART = 0.09  # narrower parts of a bar have no room for their percentage
 
 def planner_chart(report: RunReport) -> Markup:
     """Returns simulated and measured time per planner, fastest first, and the lower bound."""
-    rows = sorted(report.planners, key=row_time_ns)
+    rows = ranked(report)
     high = max(
         [row.simulated_ns for row in rows] + [row.measured.high_ns for row in rows if row.measured]
     )
     unit = unit_for(high)
-    scale = linear_scale(0.0, unit.value(high))
+    scale = fitted_scale(1.02 * unit.value(high))
     bound = report.lower_bound_ns
     winner = compare(report).winner
     bodies: list[Markup] = []
@@ -29,7 +36,7 @@ def planner_chart(report: RunReport) -> Markup:
         name = [row.name, tag("span", {"class": "tag"}, "fastest")] if row is winner else [row.name]
         bodies.append(tag("div", {"class": "bar-name"}, *name))
         bodies.append(_planner_row(row, bound, unit, scale.high))
-    axis = [x_tick(percent(t.position), t.label, t.position > 0.97) for t in scale.ticks]
+    axis = [x_tick(tick) for tick in scale.ticks]
     bodies.append(tag("div", {"class": "bar-name"}, ""))
     bodies.append(tag("svg", {"class": "bar-axis", "aria-hidden": "true"}, *axis))
     entries = [
@@ -37,7 +44,7 @@ def planner_chart(report: RunReport) -> Markup:
         swatch("var(--measured)", "measured, whisker: 95 % interval"),
     ]
     if bound is not None:
-        entries.append(swatch("var(--exposed)", f"lower bound {format_ns(bound)}"))
+        entries.append(line_swatch("bound", f"lower bound {format_ns(bound)}"))
     return tag(
         "figure",
         {"class": "chart wide"},
@@ -87,7 +94,7 @@ def time_chart(table: TimeTable, palette: Palette) -> Markup:
     for device in table.devices:
         bodies.append(tag("div", {"class": "bar-name", "title": device.device}, device.device))
         bodies.append(_stack(device, palette))
-    ticks = [x_tick(percent(p / 4), f"{25 * p} %", p == 4) for p in range(5)]
+    ticks = [x_tick(Tick(part / 4, f"{25 * part} %")) for part in range(5)]
     bodies.append(tag("div", {"class": "bar-name"}, ""))
     bodies.append(tag("svg", {"class": "bar-axis", "aria-hidden": "true"}, *ticks))
     window_ns = table.devices[0].window_ns if table.devices else 0

@@ -2,14 +2,14 @@
 
 from doppler.report.markup import Markup, percent, tag
 from doppler.report.model import LearningCurve, RewardPoint, Series
-from doppler.report.palette import Palette, legend, swatch
-from doppler.report.scales import Scale, linear_scale, log_scale
+from doppler.report.palette import Palette, legend, line_swatch, swatch
+from doppler.report.scales import Scale, Tick, linear_scale, log_scale
 from doppler.report.simulator_error import OpError
 from doppler.report.units import format_number, unit_for
 
 MAX_POINTS = 400
-_EDGE = 0.93  # a tick label beyond this part of the axis ends at its tick
-_LINES = ("line-0", "line-1", "line-2", "line-3", "line-4", "line-5")
+_EDGE = (0.02, 0.95)  # between these parts of the axis a tick label is centred
+_NUM_LINES = 6
 
 
 def curve_chart(curve: LearningCurve) -> Markup:
@@ -35,7 +35,7 @@ def curve_chart(curve: LearningCurve) -> Markup:
         for series in shown
     )
     entries = [
-        _line_entry(index, f"{series.name}: last {format_number(series.ys[-1])}")
+        line_swatch(_line_class(index), f"{series.name}: last {format_number(series.ys[-1])}")
         for index, series in enumerate(shown)
     ]
     return tag(
@@ -154,18 +154,14 @@ def _line(series: Series, xs: Scale, ys: Scale, index: int) -> Markup:
         f"{1000 * xs.position(x):.1f},{1000 - 1000 * ys.position(y):.1f}"
         for x, y in zip(series.xs, series.ys, strict=True)
     )
-    name = _LINES[index % len(_LINES)]
     if len(series.xs) == 1:  # one point is no line: a short dash marks it
         x, y = 1000 * xs.position(series.xs[0]), 1000 - 1000 * ys.position(series.ys[0])
         points = f"{x - 8:.1f},{y:.1f} {x + 8:.1f},{y:.1f}"
-    return tag("polyline", {"class": f"line {name}", "points": points})
+    return tag("polyline", {"class": _line_class(index), "points": points})
 
 
-def _line_entry(index: int, label: str) -> Markup:
-    name = _LINES[index % len(_LINES)]
-    stroke = tag("line", {"class": f"line {name}", "x1": 0, "x2": 26, "y1": 6, "y2": 6})
-    icon = tag("svg", {"width": 26, "height": 12, "aria-hidden": "true"}, stroke)
-    return tag("li", {}, icon, label)
+def _line_class(index: int) -> str:
+    return f"line line-{index % _NUM_LINES}"
 
 
 def _frame(
@@ -179,7 +175,7 @@ def _frame(
     for tick in xs.ticks:
         x = percent(tick.position)
         grid.append(tag("line", {"class": "grid", "x1": x, "x2": x, "y1": "0", "y2": "100%"}))
-        grid.append(x_tick(x, tick.label, tick.position > _EDGE))
+        grid.append(x_tick(tick))
     canvas = {"class": "canvas", "role": "img", "aria-label": description}
     return tag(
         "div",
@@ -190,7 +186,14 @@ def _frame(
     )
 
 
-def x_tick(x: str, label: str, is_last: bool) -> Markup:
-    """Returns the label under a tick of a horizontal axis."""
-    name = "tick last" if is_last else "tick mid"
-    return tag("text", {"class": name, "x": x, "y": "100%", "dy": 18}, label)
+def x_tick(tick: Tick) -> Markup:
+    """Returns the label under a tick of a horizontal axis; at the ends it stays inside."""
+    name = "mid" if _EDGE[0] <= tick.position <= _EDGE[1] else "start"
+    name = "end" if tick.position > _EDGE[1] else name
+    place: dict[str, str | float] = {
+        "class": f"tick {name}",
+        "x": percent(tick.position),
+        "y": "100%",
+        "dy": 18,
+    }
+    return tag("text", place, tick.label)

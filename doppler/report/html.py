@@ -13,7 +13,7 @@ from doppler.report.markup import Markup, join, tag
 from doppler.report.model import Fact, PlannerRow, RunReport, load_report, save_report
 from doppler.report.palette import Palette, palette_of, pattern_definitions
 from doppler.report.simulator_error import KindError, median_absolute_error, relative_error
-from doppler.report.summary import compare, format_interval, row_time_ns, summary_sentence
+from doppler.report.summary import compare, format_interval, ranked, row_time_ns, summary_sentence
 from doppler.report.units import format_ns, format_number, format_percent, format_ratio
 
 PAGE_FILE = "report.html"
@@ -149,23 +149,27 @@ def _facts(title: str, facts: tuple[Fact, ...]) -> Markup:
     return tag("table", {}, tag("caption", {}, title), tag("tbody", {}, *rows))
 
 
-def _table(heads: Sequence[str], rows: Sequence[Sequence[str]], num_texts: int) -> Markup:
+def _table(
+    heads: Sequence[str], rows: Sequence[Sequence[str]], num_texts: int, name: str = "few"
+) -> Markup:
     """Returns a table whose first `num_texts` columns are texts and the others numbers."""
 
-    def name(column: int) -> dict[str, str]:
+    def align(column: int) -> dict[str, str]:
         return {"class": "number"} if column >= num_texts else {}
 
-    head = [tag("th", {"scope": "col", **name(i)}, text) for i, text in enumerate(heads)]
+    head = [tag("th", {"scope": "col", **align(i)}, text) for i, text in enumerate(heads)]
     body = [
         tag(
             "tr",
             {},
             tag("th", {"scope": "row"}, row[0]),
-            *(tag("td", name(i), text) for i, text in enumerate(row[1:], start=1)),
+            *(tag("td", align(i), text) for i, text in enumerate(row[1:], start=1)),
         )
         for row in rows
     ]
-    table = tag("table", {}, tag("thead", {}, tag("tr", {}, *head)), tag("tbody", {}, *body))
+    table = tag(
+        "table", {"class": name}, tag("thead", {}, tag("tr", {}, *head)), tag("tbody", {}, *body)
+    )
     return tag("div", {"class": "scroll-x"}, table)
 
 
@@ -173,7 +177,7 @@ PLANNER_HEADS = (
     "planner",
     "layout",
     "simulated",
-    "measured (95 % interval)",
+    "measured [95 % interval]",
     "simulator error",
     "gap to lower bound",
     "simulations",
@@ -196,7 +200,14 @@ def planner_cells(row: PlannerRow) -> tuple[str, ...]:
     )
 
 
-KIND_HEADS = ("op kind", "simulated median", "measured median", "error", "simulated", "measured")
+KIND_HEADS = (
+    "op kind",
+    "simulated (median)",
+    "measured (median)",
+    "error",
+    "simulated spans",
+    "measured spans",
+)
 
 
 def kind_cells(row: KindError) -> tuple[str, ...]:
@@ -216,8 +227,8 @@ def _signed(error: float | None) -> str:
 
 
 def _planner_table(report: RunReport) -> Markup:
-    rows = [planner_cells(row) for row in sorted(report.planners, key=row_time_ns)]
-    return _table(PLANNER_HEADS, rows, 2)
+    rows = [planner_cells(row) for row in ranked(report)]
+    return _table(PLANNER_HEADS, rows, 2, "many")
 
 
 def _ratio_table(report: RunReport) -> Markup:
@@ -230,8 +241,7 @@ def _ratio_table(report: RunReport) -> Markup:
 
 
 def _errors(report: RunReport, palette: Palette) -> Markup:
-    heads = (*KIND_HEADS[:4], "simulated spans", "measured spans")
-    table = _table(heads, [kind_cells(row) for row in report.kind_errors], 1)
+    table = _table(KIND_HEADS, [kind_cells(row) for row in report.kind_errors], 1)
     median = median_absolute_error(report.kind_errors)
     text = (
         "No kind has both times."
@@ -255,7 +265,8 @@ def _exploration(report: RunReport) -> Markup:
         Fact("time spent learning", f"{format_number(cost.learning_seconds)} s"),
         Fact("plan switches", f"{cost.plan_switches:,}"),
     )
-    return _facts("Against staying on the plan that stage III began with", facts)
+    table = _facts("Against staying on the plan that stage III began with", facts)
+    return tag("div", {"class": "narrow"}, table)
 
 
 def _provenance(report: RunReport) -> list[Markup]:

@@ -80,8 +80,10 @@
     chart.querySelectorAll("text.in-bar").forEach((text) => text.remove());
     for (const bar of chart.querySelectorAll("rect.bar[data-name]")) {
       const room = (parseFloat(bar.getAttribute("width")) / 100) * width;
-      const name = bar.dataset.name;
-      if (room < name.length * 6.8 + 8) continue;
+      const full = bar.dataset.name;
+      const fits = (text) => text && room >= text.length * 6.8 + 8;
+      const name = [full, full.slice(full.indexOf("[")).slice(0, full.includes("[") ? undefined : 0)].find(fits);
+      if (!name) continue;
       const middle = parseFloat(bar.getAttribute("x")) + parseFloat(bar.getAttribute("width")) / 2;
       bar.after(make("text", {
         class: `in-bar ${bar.dataset.text}`, x: `${middle}%`, y: Number(bar.getAttribute("y")) + 16, "aria-hidden": "true",

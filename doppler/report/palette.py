@@ -128,6 +128,13 @@ def swatch(fill: str, label: str) -> Markup:
     return tag("li", {}, icon, label)
 
 
+def line_swatch(class_name: str, label: str) -> Markup:
+    """Returns one entry of a legend for a line that is drawn with a style class."""
+    stroke = tag("line", {"class": class_name, "x1": 0, "x2": 26, "y1": 6, "y2": 6})
+    icon = tag("svg", {"width": 26, "height": 12, "aria-hidden": "true"}, stroke)
+    return tag("li", {}, icon, label)
+
+
 def legend(*entries: Markup) -> Markup:
     """Returns a legend as a list."""
     return tag("ul", {"class": "legend"}, *entries)

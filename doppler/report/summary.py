@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from doppler.report.model import Interval, PlannerRow, Role, RunReport
-from doppler.report.units import format_ns, format_percent, format_ratio
+from doppler.report.units import format_ns, format_percent, format_ratio, unit_for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,10 +46,18 @@ def row_time_ns(row: PlannerRow) -> int:
     return row.simulated_ns if row.measured is None else row.measured.value_ns
 
 
+def ranked(report: RunReport) -> list[PlannerRow]:
+    """Returns the rows that were measured, fastest first, then the others by simulated time."""
+    return sorted(report.planners, key=lambda row: (row.measured is None, row_time_ns(row)))
+
+
 def format_interval(interval: Interval) -> str:
-    """Returns a measured time with its interval, such as `12.3 ms (12.1 ms to 12.6 ms)`."""
-    low, high = format_ns(interval.low_ns), format_ns(interval.high_ns)
-    return f"{format_ns(interval.value_ns)} ({low} to {high})"
+    """Returns a measured time with its interval in one unit, such as `12.3 [12.1, 12.6] ms`."""
+    unit = unit_for(interval.value_ns)
+    value, low, high = (
+        unit.text(time_ns) for time_ns in (interval.value_ns, interval.low_ns, interval.high_ns)
+    )
+    return f"{value} [{low}, {high}] {unit.symbol}"
 
 
 def summary_sentence(report: RunReport) -> str:
@@ -61,7 +69,7 @@ def summary_sentence(report: RunReport) -> str:
         low, high = format_ns(winner.measured.low_ns), format_ns(winner.measured.high_ns)
         time = f"{format_ns(winner.measured.value_ns)} (95 % interval {low} to {high})"
     return (
-        f"The plan of {winner.name} is the fastest: a "
+        f"Planner {winner.name} made the fastest plan: a "
         f"{'measured' if found.is_measured else 'simulated'} {report.objective} of {time} "
         f"on layout {winner.layout}{_ratios(found)}{_gap(winner)}."
     )

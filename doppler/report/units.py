@@ -18,6 +18,13 @@ class TimeUnit:
         """Returns the time in this unit."""
         return time_ns / self.ns
 
+    def text(self, time_ns: float) -> str:
+        """Returns the time in this unit with three significant digits, without the symbol."""
+        value = self.value(time_ns)
+        if self.ns == 1 or abs(value) >= 100:
+            return f"{value:,.0f}"
+        return f"{value:#.3g}"
+
 
 UNITS = (
     TimeUnit("s", NS_PER_S),
@@ -55,7 +62,7 @@ def format_number(value: float) -> str:
 def format_ns(time_ns: float) -> str:
     """Returns a time with three significant digits and its unit, such as `12.3 ms`."""
     unit = unit_for(time_ns)
-    return f"{format_number(unit.value(time_ns))} {unit.symbol}"
+    return f"{unit.text(time_ns)} {unit.symbol}"
 
 
 def format_percent(part: float) -> str:
