@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from doppler.core.errors import ExecutionError
 
 Float = NDArray[np.float32]
-_BETA1, _BETA2, _EPSILON = 0.9, 0.999, 1e-8
+BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-5  # epsilon as in the PPO baselines: steadier than 1e-8
 _NORM_FLOOR = 1e-6
 
 
@@ -46,19 +46,19 @@ class AdamSegment:
         scratch, update = self._scratch, self._update
         np.multiply(gradient, np.float32(scale), out=update)
         # m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g^2
-        np.multiply(update, np.float32(1 - _BETA1), out=scratch)
-        self._m *= np.float32(_BETA1)
+        np.multiply(update, np.float32(1 - BETA1), out=scratch)
+        self._m *= np.float32(BETA1)
         self._m += scratch
         np.multiply(update, update, out=scratch)
-        scratch *= np.float32(1 - _BETA2)
-        self._v *= np.float32(_BETA2)
+        scratch *= np.float32(1 - BETA2)
+        self._v *= np.float32(BETA2)
         self._v += scratch
         # p -= lr / (1 - b1^t) m / (sqrt(v / (1 - b2^t)) + eps)
         np.sqrt(self._v, out=scratch)
-        scratch *= np.float32(1.0 / sqrt(1.0 - _BETA2**self._steps))
-        scratch += np.float32(_EPSILON)
+        scratch *= np.float32(1.0 / sqrt(1.0 - BETA2**self._steps))
+        scratch += np.float32(EPSILON)
         np.divide(self._m, scratch, out=update)
-        update *= np.float32(learning_rate / (1.0 - _BETA1**self._steps))
+        update *= np.float32(learning_rate / (1.0 - BETA1**self._steps))
         self.parameters -= update
         return self.parameters
 

@@ -56,9 +56,9 @@ class PPOJobConfig:
     epochs: int = 4
     minibatches: int = 2
     hidden: tuple[int, ...] = (256, 128, 64)
-    init_log_std: float = 0.0
-    learning_rate: float = 3e-4
-    gamma: float = 0.99
+    init_log_std: float = -1.0
+    learning_rate: float = 1e-3
+    gamma: float = 0.98
     lam: float = 0.95
     clip: float = 0.2
     value_coef: float = 1.0

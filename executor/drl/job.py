@@ -93,7 +93,7 @@ class PPOJob:
             config=config,
             spec=source.spec,
             environment=source.environment,
-            policy=_policy_factory(config, source),
+            policy=policy_factory(config, source),
         )
         if source.policy is not None:
             check_policy(self._context.workspace().policy.module, *_dims(source))
@@ -267,7 +267,8 @@ def iteration_metrics(
     )
 
 
-def _policy_factory(config: PPOJobConfig, source: Source) -> PolicyFactory:
+def policy_factory(config: PPOJobConfig, source: Source) -> PolicyFactory:
+    """Returns what makes the job's network: the user's, or the built-in one."""
     if source.policy is not None:
         return source.policy
     return partial(ActorCritic, *_dims(source), config.hidden, config.init_log_std)

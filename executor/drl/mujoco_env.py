@@ -1,5 +1,6 @@
 """Vector environments on our own MuJoCo models, stepped in batches by `mujoco.rollout`."""
 
+import logging
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -18,6 +19,8 @@ Array = NDArray[np.float64]
 _ASSETS = Path(__file__).parent / "assets"
 _FULL = int(mujoco.mjtState.mjSTATE_FULLPHYSICS)
 _CTRL = int(mujoco.mjtState.mjSTATE_CTRL)
+_START_S = 1.0  # clock at the start of an episode, apart from MuJoCo's own reset to 0
+_log = logging.getLogger(__name__)
 
 
 class Transition(NamedTuple):
@@ -81,6 +84,8 @@ class Task(Protocol):
 @cache
 def load_model(asset: str) -> mujoco.MjModel:
     """Returns the compiled model of `assets/<asset>`; models never change, so one is enough."""
+    # Unstable physics is handled in `step`; MuJoCo's default is a log file in the current folder.
+    mujoco.set_mju_user_warning(_log.debug)
     return mujoco.MjModel.from_xml_path(str(_ASSETS / asset))
 
 
@@ -163,8 +168,8 @@ class MujocoEnvironment:
         now = self._transition(slice(None))
         self._task.observe(self._model, now, self._obs)
         reward, terminated = self._task.judge(self._model, now, self._obs)
-        # A copy whose physics broke down (MuJoCo then rewinds its clock) ends its episode.
-        broken = ~np.isfinite(self._obs.sum(axis=1)) | (self._physics[:, 0] <= self._previous[:, 0])
+        # MuJoCo resets a copy whose physics broke down, and its clock to 0: that ends the episode.
+        broken = ~np.isfinite(self._obs.sum(axis=1)) | (self._physics[:, 0] < _START_S)
         terminated |= broken
         reward[broken] = 0.0
         self._elapsed += 1
@@ -222,7 +227,7 @@ class MujocoEnvironment:
                 Stream.reset, int(self._episode[row]), self._first_env + row
             )
             qpos, qvel = self._task.start(self._model, random)
-            self._physics[row, 0] = 0.0
+            self._physics[row, 0] = _START_S
             self._physics[row, 1 : 1 + nq] = qpos
             self._physics[row, 1 + nq :] = qvel
         self._elapsed[rows] = 0

@@ -228,10 +228,13 @@ def _value_loss(value: Tensor, batch: Batch, settings: LossSettings) -> tuple[Te
     loss = error.square()
     if not settings.clip_value:
         return loss * 0.5, error
-    moved = (value - batch.values).clamp_(-settings.clip, settings.clip)
-    clipped_loss = (batch.values + moved - batch.returns).square_()
+    moved = value - batch.values
+    far = moved.abs() > settings.clip
+    clipped = batch.values + moved.clamp(-settings.clip, settings.clip)
+    # Within the clip both errors are one; computing it twice would differ by rounding.
+    clipped_loss = torch.where(far, (clipped - batch.returns).square_(), loss)
     # Where the clipped error is the larger, the value has moved too far already: flat.
-    gradient = torch.where(loss >= clipped_loss, error, 0.0)
+    gradient = torch.where(clipped_loss > loss, 0.0, error)
     return torch.maximum(loss, clipped_loss) * 0.5, gradient
 
 

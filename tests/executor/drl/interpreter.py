@@ -1,4 +1,4 @@
-"""Runs the ops of a PPO job one after the other in one process: arrays in a dictionary, no executor.
+"""Runs the ops of a PPO job one after the other in one process, without the executor.
 
 The op list is written from the definition of the job alone, so it also says what the graph is.
 """
@@ -33,7 +33,7 @@ def job_ops(config: PPOJobConfig) -> list[OpSpec]:
     ops: list[OpSpec] = []
 
     def add(name: str, inputs: list[Input], group: str = "") -> None:
-        kind = name.split("[")[0]
+        kind = name.split("[", maxsplit=1)[0]
         ops.append(OpSpec(name=name, kind=kind, group=group, inputs=tuple(inputs)))
 
     def at(op: str, output: int = 0, distance: int = 0) -> Input:

@@ -1,0 +1,249 @@
+"""Vector environments: sizes, sharding, threads, exact export, and errors."""
+
+import numpy as np
+import pytest
+
+from doppler.core.errors import ConfigError, ExecutionError
+from executor.drl.environments import TASKS, make_environment
+from executor.drl.mujoco_env import MujocoEnvironment
+from executor.drl.pendulum import Pendulum
+from executor.drl.torso import observe_torso, progress
+from executor.drl.vector_env import EnvironmentStep, check_environment, environment_spec
+
+NAMES = sorted(TASKS)
+
+
+def actions_for(environment, steps, seed=0):
+    shape = (steps, environment.num_envs, environment.act_dim)
+    return np.random.default_rng(seed).uniform(-1.2, 1.2, shape).astype(np.float32)
+
+
+def play(environment, actions):
+    """Returns every observation, reward and end as one byte string."""
+    history = []
+    for action in actions:
+        step = environment.step(action)
+        history += [array.copy() for array in step]
+    return b"".join(array.tobytes() for array in history)
+
+
+@pytest.mark.parametrize(
+    ("name", "obs_dim", "act_dim"), [("ant", 60, 8), ("humanoid", 108, 21), ("pendulum", 4, 1)]
+)
+def test_sizes_and_protocol(name, obs_dim, act_dim):
+    environment = make_environment(name, 3, 0)
+    assert (environment.obs_dim, environment.act_dim) == (obs_dim, act_dim)
+    check_environment(environment, seed=0)
+    spec = environment_spec(lambda n, first: make_environment(name, n, first))
+    assert (spec.obs_dim, spec.act_dim) == (obs_dim, act_dim)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_trajectories_do_not_depend_on_sharding(name):
+    whole = make_environment(name, 6, 0)
+    shards = [
+        make_environment(name, 1, 0),
+        make_environment(name, 2, 1),
+        make_environment(name, 3, 3),
+    ]
+    first = whole.reset(7).copy()
+    parts = [shard.reset(7).copy() for shard in shards]
+    assert first.tobytes() == np.concatenate(parts).tobytes()
+    for action in actions_for(whole, 40):
+        expected = whole.step(action)
+        cuts = np.split(action, [1, 3])
+        results = [shard.step(cut) for shard, cut in zip(shards, cuts, strict=True)]
+        for field, array in zip(EnvironmentStep._fields, expected, strict=True):
+            together = np.concatenate([getattr(result, field) for result in results])
+            assert array.tobytes() == together.tobytes(), field
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_trajectories_do_not_depend_on_threads(name):
+    one, three = make_environment(name, 5, 0), make_environment(name, 5, 0)
+    three.set_threads(3)
+    one.reset(1), three.reset(1)
+    actions = actions_for(one, 30)
+    assert play(one, actions) == play(three, actions)
+    three.set_threads(1)
+    assert play(one, actions) == play(three, actions)
+    three.close()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_imported_state_goes_on_bit_for_bit(name):
+    stays = make_environment(name, 4, 2)
+    stays.reset(3)
+    actions = actions_for(stays, 60)
+    play(stays, actions[:25])
+    moved = make_environment(name, 4, 2)
+    moved.import_state(stays.export_state())
+    assert play(stays, actions[25:]) == play(moved, actions[25:])
+
+
+def test_exported_arrays_are_copies():
+    environment = make_environment("pendulum", 2, 0)
+    environment.reset(0)
+    state = environment.export_state()
+    before = state["physics"].copy()
+    play(environment, actions_for(environment, 3))
+    assert np.array_equal(state["physics"], before)
+    assert environment.state_bytes == sum(array.nbytes for array in state.values())
+
+
+def test_seed_and_global_id_decide_the_first_observation():
+    environment = make_environment("ant", 2, 0)
+    first = environment.reset(0).copy()
+    assert not np.array_equal(first[0], first[1])
+    assert not np.array_equal(first, environment.reset(1))
+    assert np.array_equal(first, environment.reset(0))
+
+
+def test_episodes_differ_and_reset_themselves():
+    environment = make_environment("pendulum", 1, 0)
+    start = environment.reset(0).copy()
+    push = np.ones((1, 1), np.float32)
+    for _ in range(200):
+        step = environment.step(push)
+        if step.terminated[0]:
+            break
+    assert step.terminated[0]
+    assert not step.truncated[0]
+    assert abs(step.obs[0, 1]) <= 0.01  # upright again: the observation is the next episode's
+    assert not np.array_equal(step.obs, start)
+
+
+def test_the_time_limit_truncates():
+    environment = MujocoEnvironment(Pendulum(episode_limit=5), 2, 0)
+    environment.reset(0)
+    calm = np.zeros((2, 1), np.float32)
+    ends = [environment.step(calm) for _ in range(4)]
+    assert not any(step.truncated.any() for step in ends)
+    last = environment.step(calm)
+    assert last.truncated.all()
+    assert not last.terminated.any()
+    assert (environment.export_state()["elapsed"] == 0).all()
+
+
+def test_a_pole_that_leans_terminates_and_pays_one_per_step():
+    environment = make_environment("pendulum", 1, 0)
+    environment.reset(0)
+    state = environment.export_state()
+    state["physics"][0, 2] = 0.25  # time, x, angle
+    environment.import_state(state)
+    step = environment.step(np.zeros((1, 1), np.float32))
+    assert step.terminated[0]
+    assert step.reward[0] == 1.0
+
+
+def test_broken_physics_ends_the_episode():
+    environment = make_environment("ant", 2, 0)
+    environment.reset(0)
+    state = environment.export_state()
+    state["physics"][1, -1] = 1e12
+    environment.import_state(state)
+    step = environment.step(np.zeros((2, 8), np.float32))
+    assert step.terminated.tolist() == [False, True]
+    assert step.reward[1] == 0.0
+    assert np.isfinite(step.obs).all()
+
+
+def test_a_fallen_ant_terminates_with_the_death_cost():
+    environment = make_environment("ant", 1, 0)
+    environment.reset(0)
+    state = environment.export_state()
+    state["physics"][0, 3] = 0.27  # on its back: height, then the quaternion of half a turn
+    state["physics"][0, 4:8] = [0.0, 1.0, 0.0, 0.0]
+    environment.import_state(state)
+    step = environment.step(np.zeros((1, 8), np.float32))
+    assert step.terminated[0]
+    assert step.reward[0] == -2.0
+
+
+def test_torso_by_hand():
+    # Turned by +90 degrees about z: its x axis points along world y, away from the goal at +x.
+    half = np.sqrt(0.5)
+    qpos = np.array([[0.0, 0.0, 0.5, half, 0.0, 0.0, half]])
+    qvel = np.array([[0.0, 2.0, 0.0, 0.1, 0.2, 0.3]])
+    torso = observe_torso(qpos, qvel)
+    np.testing.assert_allclose(torso.velocity, [[2.0, 0.0, 0.0]], atol=1e-12)
+    np.testing.assert_allclose(torso.angular_velocity, [[0.1, 0.2, 0.3]])
+    np.testing.assert_allclose(
+        [torso.yaw[0], torso.roll[0], torso.angle_to_target[0], torso.up[0], torso.heading[0]],
+        [np.pi / 2, 0.0, -np.pi / 2, 1.0, 0.0],
+        atol=1e-12,
+    )
+
+
+def test_progress_is_speed_towards_the_goal():
+    before, after = np.array([[0.0, 0.0]]), np.array([[0.02, 0.0]])
+    np.testing.assert_allclose(progress(before, after, 0.01), [2.0], rtol=1e-9)
+
+
+def test_state_of_another_environment_is_refused():
+    ant, two = make_environment("ant", 1, 0), make_environment("ant", 2, 0)
+    with pytest.raises(ExecutionError, match=r"'physics' must be float64\[2, 30\]"):
+        two.import_state(ant.export_state())
+    with pytest.raises(ExecutionError, match="has nothing"):
+        two.import_state({})
+
+
+def test_an_unknown_name_suggests_the_nearest():
+    with pytest.raises(ConfigError, match="did you mean 'humanoid'"):
+        make_environment("humanoide", 1, 0)
+
+
+def test_gymnasium_ids_work_and_refuse_to_move():
+    environment = make_environment("gym:Pendulum-v1", 2, 0)
+    check_environment(environment, 0)
+    assert (environment.obs_dim, environment.act_dim) == (3, 1)
+    shard = make_environment("gym:Pendulum-v1", 1, 1)
+    assert np.array_equal(environment.reset(4)[1], shard.reset(4)[0])
+    for _ in range(200):
+        step = environment.step(np.ones((2, 1), np.float32))
+    assert step.truncated.all()
+    with pytest.raises(ExecutionError, match="cannot be moved"):
+        environment.export_state()
+    with pytest.raises(ExecutionError, match="cannot continue"):
+        environment.import_state({})
+    environment.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("gym:NoSuchThing-v0", "gymnasium cannot make 'NoSuchThing-v0'"),
+        ("gym:CartPole-v1", "only boxes of floats are supported"),
+    ],
+)
+def test_unfit_gymnasium_ids_are_refused(name, message):
+    with pytest.raises(ConfigError, match=message):
+        make_environment(name, 1, 0)
+
+
+class Broken:
+    num_envs, obs_dim, act_dim = 2, 3, 1
+
+    def __init__(self, obs, ends=(False, False)):
+        self.obs, self.ends = obs, np.array(ends)
+
+    def reset(self, seed):
+        return self.obs
+
+    def step(self, actions):
+        return EnvironmentStep(self.obs, np.zeros(2, np.float32), self.ends, self.ends)
+
+
+@pytest.mark.parametrize(
+    ("environment", "message"),
+    [
+        (Broken(np.zeros((2, 4), np.float32)), r"must be float32\[2, 3\], not float32\[2, 4\]"),
+        (Broken(np.zeros((2, 3))), "not float64"),
+        (Broken([[0.0] * 3] * 2), "must be a numpy array, not list"),
+        (Broken(np.full((2, 3), np.nan, np.float32)), "must be finite"),
+        (Broken(np.zeros((2, 3), np.float32), (True, False)), "terminated and truncated"),
+    ],
+)
+def test_the_check_names_what_is_wrong(environment, message):
+    with pytest.raises(ExecutionError, match=message):
+        check_environment(environment, 0)
