@@ -1,0 +1,222 @@
+"""Simulated annealing over explicit devices and priority keys, scored by the runtime's own rule.
+
+Several chains walk side by side, so that every call scores a batch. A move is accepted iff
+value <= current - T ln u with u drawn before scoring, so the scorer may stop a hopeless run early.
+
+Source: Kirkpatrick et al. 1983; moves and cooling as in the project's portfolio study.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from doppler.core.plan import Plan
+from doppler.core.problem import Problem
+from doppler.core.runtime import INFEASIBLE_NS, Scorer
+from doppler.planners.anneal_core import MoveTables, make_move_tables, propose
+from doppler.planners.base import Budget
+from doppler.planners.evaluator import Evaluator
+from doppler.planners.list_schedule import ListScheduler, make_list_scheduler
+from doppler.planners.mask import Ints
+from doppler.planners.round_robin import deal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnnealingSettings:
+    """How the budget is spent.
+
+    Attributes:
+        hot, cold: First and last temperature, as parts of the best value.
+        num_starts: Perturbed HEFT plans among the starts, as a part of the budget.
+        calls_per_chain: One chain per that many plans, at least one.
+        max_chains: Chains at most: batches grow, walks get shorter.
+        reheats: Times that all chains start again from the best plans, cooler each time.
+    """
+
+    hot: float = 0.04
+    cold: float = 0.0005
+    num_starts: float = 0.02
+    calls_per_chain: int = 10_000
+    max_chains: int = 8
+    reheats: int = 2
+
+
+DEFAULT_SETTINGS = AnnealingSettings()
+
+
+def plan(problem: Problem, scorer: Scorer, budget: Budget, rng: np.random.Generator) -> Plan:
+    """Returns the best plan of an annealing run that starts from HEFT and round robin.
+
+    Raises:
+        CapacityError: If no plan that was scored fits in memory.
+        PlanError: If no placement obeys pins, kinds, groups and links.
+    """
+    return anneal(problem, scorer, budget, rng, DEFAULT_SETTINGS)
+
+
+def anneal(
+    problem: Problem,
+    scorer: Scorer,
+    budget: Budget,
+    rng: np.random.Generator,
+    settings: AnnealingSettings = DEFAULT_SETTINGS,
+    seeds: tuple[Plan, ...] = (),
+    source: str = "annealing",
+) -> Plan:
+    """Returns the best plan of an annealing run.
+
+    Args:
+        problem: What is placed.
+        scorer: Scores plans.
+        budget: Plans that may be scored, starts included.
+        rng: The only source of randomness.
+        settings: How the budget is spent.
+        seeds: Plans to start from beside HEFT and round robin (their holds are not kept).
+        source: Name of the planner in the plan.
+
+    Raises:
+        CapacityError: If no plan that was scored fits in memory.
+        PlanError: If no placement obeys pins, kinds, groups and links.
+    """
+    lists = make_list_scheduler(problem, scorer.costs)
+    evaluator = Evaluator(problem, scorer, budget, source)
+    starts = _Starts(lists, evaluator)
+    starts.add(seeds, rng, max(1, round(budget.calls * settings.num_starts)))
+    if evaluator.best_ns >= INFEASIBLE_NS or evaluator.remaining <= 0:
+        return evaluator.plan()
+    num_chains = min(settings.max_chains, 1 + evaluator.remaining // settings.calls_per_chain)
+    tables = make_move_tables(lists.mask)
+    per_leg = evaluator.remaining // (num_chains * (settings.reheats + 1))
+    for leg in range(settings.reheats + 1):
+        walk = _Walk(tables, lists, evaluator, rng, starts.best(num_chains))
+        last = leg == settings.reheats
+        steps = -(-evaluator.remaining // num_chains) if last else per_leg
+        walk.run(steps, settings.hot / 2**leg, settings.cold)
+        starts.take(walk)
+    return evaluator.plan()
+
+
+class _Starts:
+    """A pool of distinct plans with their values; the best ones start the chains."""
+
+    def __init__(self, lists: ListScheduler, evaluator: Evaluator) -> None:
+        self._lists = lists
+        self._evaluator = evaluator
+        self._pool: list[tuple[int, Ints, Ints]] = []
+
+    def add(self, seeds: tuple[Plan, ...], rng: np.random.Generator, num_perturbed: int) -> None:
+        lists = self._lists
+        first = lists.heft()
+        rows = [(_unit_devices(lists, seed), np.asarray(seed.priority)) for seed in seeds]
+        rows += [(first.devices_U, first.priority_V)]
+        rows += [(deal(lists.mask), first.priority_V)]
+        append = lists.heft(insertion=False)
+        rows += [(append.devices_U, append.priority_V)]
+        for device in range(lists.mask.num_devices):
+            devices_U = lists.mask.complete(lists.mask.prefer_device(device))
+            rows.append((devices_U, first.priority_V))
+        self._score(rows)
+        fit_tensors = self._evaluator.best_ns >= INFEASIBLE_NS
+        perturbed = [
+            lists.heft(
+                lists.ranks_V * (1.0 + 0.3 * rng.standard_normal(len(lists.ranks_V))),
+                fit_tensors=fit_tensors,
+            )
+            for _ in range(min(num_perturbed, self._evaluator.remaining))
+        ]
+        self._score([(schedule.devices_U, schedule.priority_V) for schedule in perturbed])
+        if self._evaluator.best_ns >= INFEASIBLE_NS:
+            roomy = [lists.heft(insertion=i, fit_tensors=True) for i in (True, False)]
+            self._score([(schedule.devices_U, schedule.priority_V) for schedule in roomy])
+
+    def take(self, walk: "_Walk") -> None:
+        """Adds what the chains ended with, and the best of all."""
+        for chain, value in enumerate(walk.values_C.tolist()):
+            self._insert(value, walk.devices_CU[chain].copy(), walk.keys_CV[chain].copy())
+        best = self._evaluator
+        if best.best_placement_V is not None and best.best_priority_V is not None:
+            devices_U = _devices_of(self._lists, best.best_placement_V)
+            self._insert(best.best_ns, devices_U, best.best_priority_V.copy())
+
+    def best(self, count: int) -> list[tuple[int, Ints, Ints]]:
+        """The `count` best plans; the best one again where there are fewer."""
+        ranked = sorted(self._pool, key=lambda row: row[0])[:count]
+        return ranked + [ranked[0]] * (count - len(ranked))
+
+    def _score(self, rows: list[tuple[Ints, Ints]]) -> None:
+        if not rows or self._evaluator.remaining <= 0:
+            return
+        devices_BU = np.stack([row[0] for row in rows])
+        keys_BV = np.stack([row[1] for row in rows])
+        values_B = self._evaluator.score(self._lists.mask.placement(devices_BU), keys_BV)
+        for value, devices_U, keys_V in zip(values_B.tolist(), devices_BU, keys_BV, strict=False):
+            self._insert(value, devices_U, keys_V)
+
+    def _insert(self, value: int, devices_U: Ints, keys_V: Ints) -> None:
+        if value >= INFEASIBLE_NS:
+            return
+        for known, devices, keys in self._pool:
+            if known == value and (devices == devices_U).all() and (keys == keys_V).all():
+                return
+        self._pool.append((value, devices_U, keys_V))
+
+
+class _Walk:
+    """Chains that walk side by side; `values_C`, `devices_CU`, `keys_CV` are where they stand."""
+
+    def __init__(
+        self,
+        tables: MoveTables,
+        lists: ListScheduler,
+        evaluator: Evaluator,
+        rng: np.random.Generator,
+        starts: list[tuple[int, Ints, Ints]],
+    ) -> None:
+        self._tables = tables
+        self._unit_V = lists.mask.unit_V
+        self._evaluator = evaluator
+        self._rng = rng
+        self.values_C = np.asarray([row[0] for row in starts], dtype=np.int64)
+        self.devices_CU = np.stack([row[1] for row in starts]).astype(np.int64)
+        self.keys_CV = np.stack([_spread(row[2]) for row in starts]).astype(np.int64)
+        self._states_C = rng.integers(1, 2**63 - 1, size=len(starts), dtype=np.uint64)
+        self._new_devices_CU = self.devices_CU.copy()
+        self._new_keys_CV = self.keys_CV.copy()
+        self._placements_CV = np.zeros_like(self.keys_CV)
+
+    def run(self, steps: int, hot: float, cold: float) -> None:
+        """Walks `steps` steps per chain while the temperature falls geometrically."""
+        scale = float(self._evaluator.best_ns)
+        for step in range(steps):
+            temperature = scale * hot * (cold / hot) ** (step / max(1, steps - 1))
+            slack_C = -temperature * np.log(1.0 - self._rng.random(len(self.values_C)))
+            bounds_C = self.values_C + slack_C.astype(np.int64)
+            propose(
+                self._tables,
+                self._states_C,
+                self.devices_CU,
+                self.keys_CV,
+                self._new_devices_CU,
+                self._new_keys_CV,
+                self._placements_CV,
+            )
+            found_C = self._evaluator.score(self._placements_CV, self._new_keys_CV, bounds_C)
+            accepted = np.flatnonzero(found_C <= bounds_C[: len(found_C)])
+            self.devices_CU[accepted] = self._new_devices_CU[accepted]
+            self.keys_CV[accepted] = self._new_keys_CV[accepted]
+            self.values_C[accepted] = found_C[accepted]
+
+
+def _spread(keys_V: Ints) -> Ints:
+    """Keys with the same order and room between any two, so that shifts can be small."""
+    order = np.argsort(np.argsort(keys_V, kind="stable"), kind="stable")
+    return np.asarray(order * 1024, dtype=np.int64)
+
+
+def _unit_devices(lists: ListScheduler, plan: Plan) -> Ints:
+    return _devices_of(lists, np.asarray(plan.placement, dtype=np.int64))
+
+
+def _devices_of(lists: ListScheduler, placement_V: Ints) -> Ints:
+    first = np.asarray([members[0] for members in lists.mask.members], dtype=np.int64)
+    return np.asarray(placement_V[first])
