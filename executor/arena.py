@@ -78,6 +78,10 @@ class Arena:
         self.layout = layout
         self._bytes = np.frombuffer(memory, dtype=np.uint8)[base : base + layout.size_bytes]
 
+    def close(self) -> None:
+        """Lets go of the memory; no tensor can be read any more."""
+        del self._bytes
+
     def writable(self, op: int, output: int, version: int) -> np.ndarray:
         """Returns the bytes of a version, uint8[bytes]."""
         start = self.layout.offset(op, output, version)

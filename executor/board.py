@@ -115,6 +115,11 @@ class BoardReader:
         self._lines = base + HEADER_WORDS * WORD_BYTES
         self._spans = self._lines + num_streams * LINE_WORDS * WORD_BYTES
 
+    def close(self) -> None:
+        """Lets go of the memory; nothing can be read any more."""
+        self._words.release()
+        del self._memory
+
     def status(self) -> DeviceStatus:
         """Returns what the device does now."""
         activities: list[Activity] = []

@@ -31,7 +31,7 @@ class Checkpoint:
 
     def to_arrays(self) -> dict[str, np.ndarray]:
         """Returns one flat table of arrays, as a safetensors file holds it."""
-        arrays = {
+        arrays: dict[str, np.ndarray] = {
             "graph_digest": np.frombuffer(self.graph_digest.encode(), dtype=np.uint8),
             "iteration": np.array([self.iteration], dtype=np.int64),
         }

@@ -101,6 +101,10 @@ class Supervisor:
         ]
         return f"{text} (last spans: {', '.join(spans) or 'none'})"
 
+    def describe_all(self) -> str:
+        """Returns what every device does, for messages."""
+        return "; ".join(self.describe(device) for device in range(len(self.workers)))
+
     def describe_activity(self, activity: Activity) -> str:
         """Returns an op and its iteration in words."""
         return f"op {self._graph.ops[activity.op].name!r} of iteration {activity.iteration}"

@@ -19,7 +19,9 @@ def assemble_trace(
     """Returns the trace of a segment, times from `start_ns`, which is before every event.
 
     Args:
-        problem, plan, iterations: What ran.
+        problem: Graph and cluster.
+        plan: The plan that ran.
+        iterations: Iterations that ran.
         start_ns: The segment's start on the host's monotonic clock.
         segments: What each device has seen, on the same clock.
     """

@@ -1,5 +1,6 @@
 """One worker process per core group of this host."""
 
+import contextlib
 import os
 import signal
 import socket
@@ -66,6 +67,11 @@ class WorkerProcess:
         start = max(0, size - LAST_STDERR_BYTES)
         data = os.pread(self.stderr.fileno(), LAST_STDERR_BYTES, start)
         return data.decode(errors="replace").strip()
+
+    def wait(self, timeout_s: float) -> None:
+        """Waits until the process has ended, for some time."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(timeout_s)
 
     def kill(self) -> None:
         """Ends the process at once and waits for it."""

@@ -116,5 +116,5 @@ class KernelTable:
             self.ops[op] = BoundOp(self._graph, op, kernel, self._arena)
 
 
-def _stay(_iteration: int, _inputs: Sequence[np.ndarray], _outputs: Sequence[np.ndarray]) -> None:
+def _stay(iteration: int, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
     """The kernel of an input: its bytes were written before the start and never change."""

@@ -6,7 +6,6 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -26,17 +25,9 @@ class JobCodeError(Exception):
         self.text = text
 
 
-@dataclass(frozen=True, slots=True)
-class KernelCall:
-    """One kernel with all that it needs; `iteration` counts over the job's life."""
-
-    command: RunOp
-    iteration: int
-    kernel: Kernel
-    inputs: Sequence[np.ndarray]
-    outputs: Sequence[np.ndarray]
-
-
+# Command, iteration over the job's life, kernel, inputs, outputs: a plain tuple, because one is
+# made for every op.
+KernelCall = tuple[RunOp, int, Kernel, Sequence[np.ndarray], Sequence[np.ndarray]]
 Completion = tuple[RunOp, int, int]  # command, start, end
 
 
@@ -100,7 +91,7 @@ class ThreadRunner:
 
     def start(self, call: KernelCall) -> None:
         """Hands the call to the thread of its stream."""
-        self._calls[call.command.stream].put(call)
+        self._calls[call[0].stream].put(call)
 
     def take(self) -> Sequence[Completion]:
         """Returns the calls that have ended since the last time."""
@@ -128,11 +119,11 @@ class ThreadRunner:
 
 
 def _execute(call: KernelCall, board: BoardWriter) -> Completion:
-    command = call.command
+    command, iteration, kernel, inputs, outputs = call
     start_ns = time.monotonic_ns()
-    board.begin(command.stream, command.op, call.iteration, start_ns)
+    board.begin(command.stream, command.op, iteration, start_ns)
     try:
-        call.kernel(call.iteration, call.inputs, call.outputs)
+        kernel(iteration, inputs, outputs)
     except Exception as error:
-        raise JobCodeError(command.op, call.iteration, traceback.format_exc()) from error
+        raise JobCodeError(command.op, iteration, traceback.format_exc()) from error
     return command, start_ns, time.monotonic_ns()

@@ -24,7 +24,7 @@ from executor.channels import CREDIT, TENSOR, RingReader, RingWriter
 from executor.messages import SegmentDone
 from executor.workers.kernels import BoundOp
 from executor.workers.polling import Poll
-from executor.workers.runners import KernelCall, Runner
+from executor.workers.runners import Runner
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,8 +50,7 @@ class SegmentTables:
 
 
 class SegmentLog:
-    """What a segment has seen, as flat lists of integers: cheap to append, invisible to the
-    garbage collector."""
+    """What a segment has seen, as flat lists of integers, which the garbage collector skips."""
 
     def __init__(self) -> None:
         self.spans: list[int] = []
@@ -190,13 +189,12 @@ class Segment:
     def _start(self, command: RunOp) -> None:
         op = command.op
         self._alive_bytes += self._all_bytes[op]
-        if self._alive_bytes > self._peak_bytes:
-            self._peak_bytes = self._alive_bytes
+        self._peak_bytes = max(self._peak_bytes, self._alive_bytes)
         bound = self._ops[op]
         iteration = self._first + command.iteration
         versions = [self._first + version for version in command.versions]
         inputs, outputs = bound.buffers(iteration, versions)
-        self._runner.start(KernelCall(command, iteration, bound.kernel, inputs, outputs))
+        self._runner.start((command, iteration, bound.kernel, inputs, outputs))
 
     def _send(self, command: SendTensor, now: int) -> None:
         op, output, iteration = command.op, command.output, command.iteration

@@ -26,4 +26,4 @@ def nothing_left() -> Iterator[None]:
     yield
     left = [c for c in psutil.Process().children(recursive=True) if c.pid not in before]
     assert not left, f"processes left: {left}"
-    assert len(os.listdir("/proc/self/fd")) <= fds + 1
+    assert len(os.listdir("/proc/self/fd")) <= fds

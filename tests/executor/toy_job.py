@@ -117,7 +117,8 @@ def toy_graph(window: int = 3, mode: EdgeMode = EdgeMode.token) -> DataflowGraph
         Edge(4, 0, 5),
         Edge(5, 0, 6),
         Edge(5, 0, 3, 1, mode),  # join feeds b0 of the next iteration
-        Edge(6, 0, 1, min(2, window - 1)),  # a2 feeds a0 two iterations later
+        Edge(6, 0, 1, 1),  # a2 before the next a0: ops that change one group are ordered by edges
+        Edge(2, 0, 4, 2),  # a1 feeds b1 two iterations later
         Edge(6, 0, 7),
         Edge(4, 0, 4, 1),  # b1 feeds itself
     )
