@@ -192,7 +192,7 @@ def _time_rows(table: TimeTable) -> Markup:
     head += [tag("th", {"scope": "col", "class": "number"}, d.device) for d in table.devices]
     return tag(
         "table",
-        {},
+        {"class": "states"},
         tag("thead", {}, tag("tr", {}, *head)),
         tag("tbody", {}, *rows),
     )
@@ -203,7 +203,9 @@ def _time_row(name: str, times: Iterable[int], devices: tuple[DeviceAttribution,
         tag(
             "td",
             {"class": "number"},
-            f"{format_ns(time_ns)} ({format_percent(time_ns / device.window_ns)})",
+            f"{format_ns(time_ns)} ({format_percent(time_ns / device.window_ns)})"
+            if time_ns
+            else "0",
         )
         for time_ns, device in zip(times, devices, strict=True)
     ]

@@ -32,15 +32,18 @@
     if (bar) show(bar, event.clientX, event.clientY);
     else hide();
   });
-  document.addEventListener("focusin", (event) => {
-    const bar = barAt(event);
-    if (!bar || !bar.matches(":focus-visible")) return;
+  const showFocused = () => {
+    const bar = document.activeElement;
+    if (!bar.matches(".bar:focus-visible")) return false;
     const box = bar.getBoundingClientRect();
     show(bar, box.left + Math.min(box.width, 200) / 2, box.bottom - 12);
-    said.textContent = textOf(bar);
+    return true;
+  };
+  document.addEventListener("focusin", (event) => {
+    if (showFocused()) said.textContent = textOf(event.target);
   });
   document.addEventListener("focusout", hide);
-  document.addEventListener("scroll", hide, { passive: true });
+  document.addEventListener("scroll", () => { if (!showFocused()) hide(); }, { passive: true, capture: true });
 
   // One bar of each chart takes the Tab key; arrows walk along a row and between rows.
   const walk = (bar, key) => {
@@ -98,7 +101,7 @@
   const drawTicks = (chart, width) => {
     const span = Number(group.dataset.span);
     const height = Number(chart.dataset.height);
-    const step = niceStep(span / Math.max(2, Math.floor(width / 90)));
+    const step = niceStep(span / Math.max(2, Math.floor(width / 65)));
     const digits = Math.max(0, -Math.floor(Math.log10(step)));
     const ticks = chart.querySelector(".ticks");
     ticks.replaceChildren();

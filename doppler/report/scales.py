@@ -31,8 +31,9 @@ class Scale:
 
 def linear_scale(low: float, high: float, num_ticks: int = 5) -> Scale:
     """Returns a scale whose ends are ticks at 1, 2 or 5 times a power of ten around [low, high]."""
-    if high <= low:
-        pad = abs(low) * 0.1 or 1.0
+    size = max(abs(low), abs(high))
+    if high - low <= 1e-9 * size or high - low < 1e-300:  # too near for ticks of their own
+        pad = size * 0.1 if size > 1e-290 else 1.0
         low, high = low - pad, high + pad
     step = _nice_step((high - low) / num_ticks)
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
