@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from time import monotonic
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -83,7 +83,7 @@ class BridgeEnvironment:
         """
         self._source = source
         self._deadlines = deadlines
-        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the worker
+        self._stderr = _anonymous_file()
         memory_fd = _anonymous_file()
         try:
             self._process, self._commands, self._replies = _launch(
@@ -93,7 +93,7 @@ class BridgeEnvironment:
                 self._stderr,
             )
             self._finalizer = weakref.finalize(
-                self, _end, self._process, self._commands, self._replies
+                self, _end, self._process, (self._commands, self._replies, self._stderr)
             )
             hello = self._hello(num_envs)
             layout, size = wire.block_layout(
@@ -220,8 +220,8 @@ class BridgeEnvironment:
     def _hung(self, what: str) -> None:
         pid = self._process.pid
         limit = self._deadlines.start_s if what == "start" else self._deadlines.command_s
-        tail = self._tail()
         self._process.kill()
+        tail = self._tail()
         self.close()
         raise WorkerHungError(
             f"environment worker of {self._source} (process {pid}) did not answer {what} within "
@@ -229,17 +229,20 @@ class BridgeEnvironment:
         )
 
     def _died(self, what: str) -> None:
+        with contextlib.suppress(subprocess.TimeoutExpired):  # its pipe is closed: it is ending
+            self._process.wait(_QUIT_S)
+        tail = self._tail()
         self.close()
         raise WorkerDiedError(
             f"environment worker of {self._source} (process {self._process.pid}) ended with exit "
-            f"code {self._process.returncode} during {what}; its last output: "
-            f"{self._tail() or 'none'}"
+            f"code {self._process.returncode} during {what}; its last output: {tail or 'none'}"
         )
 
     def _tail(self) -> str:
-        size = self._stderr.seek(0, os.SEEK_END)
-        self._stderr.seek(max(0, size - _TAIL_BYTES))
-        return self._stderr.read().decode(errors="replace").strip()
+        # Read without seeking: the worker writes at the shared position.
+        size = os.fstat(self._stderr).st_size
+        start = max(0, size - _TAIL_BYTES)
+        return os.pread(self._stderr, _TAIL_BYTES, start).decode(errors="replace").strip()
 
 
 def _anonymous_file() -> int:
@@ -251,7 +254,7 @@ def _anonymous_file() -> int:
 
 
 def _launch(
-    python: str, start: dict[str, object], memory_fd: int, stderr: IO[bytes]
+    python: str, start: dict[str, object], memory_fd: int, stderr: int
 ) -> tuple["subprocess.Popen[bytes]", int, int]:
     """Returns (process, command pipe, reply pipe)."""
     command_out, command_in = os.pipe()
@@ -267,7 +270,7 @@ def _launch(
             pass_fds=(command_out, reply_in, memory_fd),
         )
     except OSError as error:
-        for fd in (command_in, reply_out):
+        for fd in (command_in, reply_out, stderr):
             os.close(fd)
         raise ConfigError(f"env_python {python!r} cannot be started: {error}") from error
     finally:
@@ -276,12 +279,12 @@ def _launch(
     return process, command_in, reply_out
 
 
-def _end(process: "subprocess.Popen[bytes]", commands: int, replies: int) -> None:
+def _end(process: "subprocess.Popen[bytes]", descriptors: tuple[int, int, int]) -> None:
     """Ends a worker: asks, waits, insists."""
     with contextlib.suppress(OSError):  # it may be gone already
-        os.write(commands, wire.QUIT)
-    os.close(commands)
-    os.close(replies)
+        os.write(descriptors[0], wire.QUIT)
+    for fd in descriptors:
+        os.close(fd)
     try:
         process.wait(_QUIT_S)
     except subprocess.TimeoutExpired:

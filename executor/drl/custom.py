@@ -190,7 +190,8 @@ class UserEnvironment:
 
     def step(self, actions: NDArray[np.float32]) -> EnvironmentStep:
         """Advances every copy by one control step."""
-        result = self._inner.step(actions)  # type: ignore[attr-defined]
+        clipped = np.clip(actions, -1.0, 1.0)
+        result = self._inner.step(clipped)  # type: ignore[attr-defined]
         if not isinstance(result, tuple) or len(result) != len(EnvironmentStep._fields):
             raise ExecutionError(
                 f"step() of the environment of class {self._name!r} must return "
