@@ -27,6 +27,7 @@ class PolicyConfig:
         rank: Rank of the edge-conditioned map of a message (the paper's map has full rank).
         rounds: Message-passing rounds.
         head_hidden: Width of the heads' hidden layer; sampling cost is linear in it.
+        summary: Width of what PLC sees of the ops already placed on a device.
         select_prior: Initial weight of the critical-path prior in SEL's logit: trades imitation
             of the critical-path rule at the start against diversity.
         place_prior: Initial weight of the earliest-finish prior in PLC's logit.
@@ -37,11 +38,12 @@ class PolicyConfig:
     rank: int = 16
     rounds: int = 3
     head_hidden: int = 32
+    summary: int = 8
     select_prior: float = 8.0
     place_prior: float = 3.0
 
     def __post_init__(self) -> None:
-        for label in ("hidden", "rank", "rounds", "head_hidden"):
+        for label in ("hidden", "rank", "rounds", "head_hidden", "summary"):
             value = getattr(self, label)
             if not 1 <= value <= 1024:
                 raise ConfigError(f"{label} lies in 1..1024, and the policy has {value}")

@@ -76,8 +76,8 @@ def graph_tensors(assignment: Assignment, features: FeatureSet) -> GraphTensors:
 
 def z_score(values: Floats) -> Floats:
     """Returns every column with mean 0 and deviation 1 over the rows."""
-    centred: Floats = values - values.mean(axis=0)
-    return centred / (values.std(axis=0) + Z_EPSILON)
+    scores: Floats = (values - values.mean(axis=0)) / (values.std(axis=0) + Z_EPSILON)
+    return scores
 
 
 def node_features(assignment: Assignment) -> Floats:
@@ -158,20 +158,17 @@ def _comm_sums(assignment: Assignment) -> tuple[Floats, Floats]:
     comm = latency + assignment.in_bytes * per_byte
     targets = np.repeat(np.arange(assignment.num_ops), np.diff(assignment.in_ptr))
     size = assignment.num_ops
-    return (
-        np.bincount(targets, weights=comm, minlength=size),
-        np.bincount(assignment.in_src, weights=comm, minlength=size),
-    )
+    in_comm = np.bincount(targets, weights=comm, minlength=size).astype(np.float64)
+    out_comm = np.bincount(assignment.in_src, weights=comm, minlength=size).astype(np.float64)
+    return in_comm, out_comm
 
 
 def _loop_counts(assignment: Assignment) -> tuple[Ints, Ints]:
     targets = np.repeat(np.arange(assignment.num_ops), np.diff(assignment.near_ptr))
     loop, out = assignment.near_loop, assignment.near_out
     size = assignment.num_ops
-    return (
-        np.bincount(targets[loop & ~out], minlength=size),
-        np.bincount(targets[loop & out], minlength=size),
-    )
+    loop_in = np.bincount(targets[loop & ~out], minlength=size).astype(np.int64)
+    return loop_in, np.bincount(targets[loop & out], minlength=size).astype(np.int64)
 
 
 def _class_sizes(classes: Ints) -> Ints:

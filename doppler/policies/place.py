@@ -1,6 +1,7 @@
 """PLC: the policy that chooses the device of the selected op.
 
-Legend: N placed ops, D devices, K head width, F device columns, R rows (decisions).
+Legend: N placed ops, D devices, K head width, P summary width, F device columns, R rows
+(decisions).
 """
 
 from dataclasses import dataclass
@@ -28,7 +29,8 @@ class PlaceHead:
 
     Attributes:
         own: Term of the op, N x K.
-        placed: What an op adds to the term of the device that it is placed on, N x K.
+        placed: What an op adds to the summary of the device that it is placed on, N x P.
+        lift: Weights of a device's summary, P x K.
         device: Term of the device, D x K.
         dynamic: Weights of the dynamic device columns, F x K.
         output: Output weights, K.
@@ -37,6 +39,7 @@ class PlaceHead:
 
     own: Tensor
     placed: Tensor
+    lift: Tensor
     device: Tensor
     dynamic: Tensor
     output: Tensor
@@ -46,7 +49,7 @@ class PlaceHead:
 class PlacePolicy(nn.Module):
     """Scores devices with one shared head, so any number of devices will do.
 
-    `logit(v, d) = u LReLU(own_v + device_d + dynamic y_d + mean of placed_w over ops w on d)
+    `logit(v, d) = u LReLU(own_v + device_d + dynamic y_d + lift (mean of placed_w over ops w on d))
     - softplus(p) gap(v, d)`, with gap the earliest-finish gap (the prior of learned weight).
 
     Source: DOPPLER section 4 (features, embedding and S_d enter one hidden layer).
@@ -58,7 +61,8 @@ class PlacePolicy(nn.Module):
         self.uses_prior = config.feature_set is FeatureSet.full
         self.encoder = GraphEncoder(config)
         self.own = nn.Linear(num_node_columns(config.feature_set) + config.hidden, width)
-        self.placed = nn.Linear(config.hidden, width, bias=False)
+        self.placed = nn.Linear(config.hidden, config.summary, bias=False)
+        self.lift = nn.Linear(config.summary, width, bias=False)
         self.device = nn.Linear(NUM_STATIC, width, bias=False)
         self.dynamic = nn.Linear(num_device_columns(config.feature_set), width, bias=False)
         self.output = nn.Linear(width, 1, bias=False)
@@ -72,6 +76,7 @@ class PlacePolicy(nn.Module):
         return PlaceHead(
             own=self.own(torch.cat([graph.nodes, embeddings], dim=1)),
             placed=self.placed(embeddings),
+            lift=self.lift.weight.t(),
             device=device,
             dynamic=self.dynamic.weight.t(),
             output=self.output.weight[0],
@@ -79,11 +84,11 @@ class PlacePolicy(nn.Module):
         )
 
 
-def place_logits(head: PlaceHead, ops_R: Tensor, columns_RDF: Tensor, sums_RDK: Tensor) -> Tensor:
+def place_logits(head: PlaceHead, ops_R: Tensor, columns_RDF: Tensor, means_RDP: Tensor) -> Tensor:
     """Returns logits, R x D, of decisions given the device columns and the placed ops' means."""
-    hidden = head.own[ops_R][:, None, :] + head.device[None] + sums_RDK
-    hidden = hidden + columns_RDF @ head.dynamic
-    logits = F.leaky_relu(hidden, LEAKY_SLOPE) @ head.output
+    inputs = torch.cat([columns_RDF, means_RDP], dim=2)
+    hidden = inputs @ torch.cat([head.dynamic, head.lift]) + head.own[ops_R][:, None, :]
+    logits = F.leaky_relu(hidden + head.device, LEAKY_SLOPE) @ head.output
     if columns_RDF.shape[-1] > DeviceColumn.FINISH_GAP:
         logits = logits - head.prior * columns_RDF[..., DeviceColumn.FINISH_GAP]
     return logits

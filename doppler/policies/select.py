@@ -38,4 +38,5 @@ class SelectPolicy(nn.Module):
         own = F.leaky_relu(self.features(graph.nodes), LEAKY_SLOPE)
         mixed = self.mix(torch.cat([own, embeddings, down, up], dim=1))
         learned = self.score(F.leaky_relu(mixed, LEAKY_SLOPE))[:, 0]
-        return learned.double() + (F.softplus(self.prior) * graph.b_share).double()
+        scores: Tensor = learned.double() + (F.softplus(self.prior) * graph.b_share).double()
+        return scores

@@ -1,0 +1,207 @@
+"""Both policies together: sampling, log-probabilities in one pass, and their file.
+
+Legend: B episodes, N placed ops (= decisions), D devices, K head width, R decisions with a choice.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from doppler.policies.assignment import Assignment, Ints
+from doppler.policies.config import PolicyConfig
+from doppler.policies.features import GraphTensors, graph_tensors
+from doppler.policies.place import MASKED, PlaceHead, PlacePolicy, place_logits
+from doppler.policies.sampling import (
+    Rollouts,
+    SampleMode,
+    Temperature,
+    replay_episodes,
+    sample_episodes,
+)
+from doppler.policies.select import SelectPolicy
+from doppler.policies.sequence_softmax import sequence_softmax
+from doppler.policies.tables import Heads, Tables, make_tables
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyInputs:
+    """One problem as the policies see it, made once."""
+
+    assignment: Assignment
+    graph: GraphTensors
+    tables: Tables
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Encoded:
+    """The terms of one update: `scores` of SEL (N, float64) and the head of PLC, with gradients."""
+
+    scores: Tensor
+    head: PlaceHead
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decisions:
+    """Differentiable log-probabilities and entropies of every decision, B x N each.
+
+    Attributes:
+        select, place: Log-probability of the choice.
+        select_entropy, place_entropy: Entropy of its distribution.
+        select_totals: log of SEL's normaliser per step.
+        place_logs: Log-probability of every device where there was a choice, R x D.
+        place_rows: Index (episode * N + step) of those decisions, R.
+    """
+
+    select: Tensor
+    place: Tensor
+    select_entropy: Tensor
+    place_entropy: Tensor
+    select_totals: Tensor
+    place_logs: Tensor
+    place_rows: Tensor
+
+
+def policy_inputs(assignment: Assignment, config: PolicyConfig) -> PolicyInputs:
+    """Returns what the policies read of a problem."""
+    return PolicyInputs(
+        assignment=assignment,
+        graph=graph_tensors(assignment, config.feature_set),
+        tables=make_tables(assignment),
+    )
+
+
+class DualPolicy(nn.Module):
+    """SEL and PLC, each with its own encoder; nothing depends on the number of ops or devices."""
+
+    def __init__(self, config: PolicyConfig, seed: int) -> None:
+        super().__init__()
+        self.config = config
+        with torch.random.fork_rng(devices=[]):
+            self.select = SelectPolicy(config)
+            self.place = PlacePolicy(config)
+        _initialise(self, seed)
+
+    def encode(self, inputs: PolicyInputs) -> Encoded:
+        """Returns the per-update terms; message passing happens here and only here."""
+        return Encoded(scores=self.select(inputs.graph), head=self.place(inputs.graph))
+
+    def sample(
+        self,
+        inputs: PolicyInputs,
+        num_episodes: int,
+        rng: np.random.Generator,
+        *,
+        temperature: Temperature | None = None,
+        mode: SampleMode = SampleMode.sample,
+        threads: int = 1,
+    ) -> Rollouts:
+        """Returns a batch of episodes of the policy as it is."""
+        with torch.no_grad():
+            heads = head_arrays(self.encode(inputs))
+        return sample_episodes(
+            inputs.tables,
+            heads,
+            num_episodes,
+            rng,
+            temperature=temperature or Temperature(),
+            mode=mode,
+            threads=threads,
+        )
+
+    def replay(
+        self,
+        inputs: PolicyInputs,
+        orders_BN: Ints,
+        devices_BN: Ints,
+        temperature: Temperature | None = None,
+    ) -> Rollouts:
+        """Returns given episodes with the columns and log-probabilities of the policy as it is."""
+        with torch.no_grad():
+            heads = head_arrays(self.encode(inputs))
+        return replay_episodes(
+            inputs.tables, heads, orders_BN, devices_BN, temperature or Temperature()
+        )
+
+
+def head_arrays(encoded: Encoded) -> Heads:
+    """Returns the per-update terms as arrays for the compiled sampler."""
+    head = encoded.head
+
+    def single(values: Tensor) -> np.ndarray:  # type: ignore[type-arg]
+        return np.ascontiguousarray(values.detach().numpy(), dtype=np.float32)
+
+    return Heads(
+        scores=encoded.scores.detach().numpy(),
+        own=single(head.own),
+        placed=single(head.placed @ head.lift),
+        device=single(head.device),
+        dynamic=single(head.dynamic),
+        output=single(head.output),
+        prior=float(head.prior.detach()),
+    )
+
+
+def log_probs(encoded: Encoded, rollouts: Rollouts) -> Decisions:
+    """Returns log-probabilities and entropies of all decisions in one teacher-forced pass."""
+    temperature = rollouts.temperature
+    orders = torch.from_numpy(rollouts.orders)
+    totals, select_entropy = sequence_softmax(
+        encoded.scores, rollouts.orders, rollouts.arrivals, temperature.select
+    )
+    select = encoded.scores[orders] / temperature.select - totals
+    rows, logs = _place_logs(encoded.head, rollouts)
+    devices = torch.from_numpy(rollouts.devices).flatten()[rows]
+    chosen = logs.gather(1, devices[:, None])[:, 0]
+    entropy = -(logs.exp() * logs).sum(dim=1)
+    empty = torch.zeros(orders.numel())
+    return Decisions(
+        select=select,
+        place=empty.index_put((rows,), chosen).view(orders.shape),
+        select_entropy=select_entropy,
+        place_entropy=empty.index_put((rows,), entropy).view(orders.shape),
+        select_totals=totals,
+        place_logs=logs,
+        place_rows=rows,
+    )
+
+
+def _place_logs(head: PlaceHead, rollouts: Rollouts) -> tuple[Tensor, Tensor]:
+    """Returns (rows with a choice, log-probabilities R x D)."""
+    masks = torch.from_numpy(rollouts.masks).flatten(0, 1)
+    rows = torch.nonzero(masks.sum(dim=1) > 1)[:, 0]
+    orders, devices = torch.from_numpy(rollouts.orders), torch.from_numpy(rollouts.devices)
+    means = _placed_means(head.placed, orders, devices, masks.shape[1])
+    columns = torch.from_numpy(rollouts.columns).flatten(0, 1)[rows]
+    logits = place_logits(head, orders.flatten()[rows], columns, means.flatten(0, 1)[rows])
+    logits = (logits / rollouts.temperature.place).masked_fill(~masks[rows], MASKED)
+    return rows, torch.log_softmax(logits, dim=1)
+
+
+def _placed_means(placed_NP: Tensor, orders: Tensor, devices: Tensor, num_devices: int) -> Tensor:
+    """Mean of `placed` over the ops on each device before every step, B x N x D x P."""
+    here = nn.functional.one_hot(devices, num_devices).to(placed_NP.dtype)
+    terms = here[..., None] * placed_NP[orders][:, :, None, :]
+    before = terms.cumsum(dim=1) - terms
+    counts = here.cumsum(dim=1) - here
+    return before / counts.clamp(min=1.0)[..., None]
+
+
+def _initialise(policy: DualPolicy, seed: int) -> None:
+    """Orthogonal matrices, zero biases, priors as configured; output layers start small."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in policy.named_parameters():
+            if parameter.dim() == 2:
+                small = name.endswith(("score.weight", "output.weight"))
+                gain = 0.1 if small else 1.0
+                nn.init.orthogonal_(parameter, gain=gain, generator=generator)
+            else:
+                parameter.zero_()
+        policy.select.prior.copy_(_inverse_softplus(policy.config.select_prior))
+        policy.place.prior.copy_(_inverse_softplus(policy.config.place_prior))
+
+
+def _inverse_softplus(value: float) -> Tensor:
+    return torch.log(torch.expm1(torch.tensor(value, dtype=torch.float64))).float()

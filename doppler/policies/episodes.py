@@ -1,0 +1,285 @@
+"""Compiled episodes: SEL's softmax over candidates by a sum tree, PLC's softmax over devices.
+
+A step costs O(log V) for SEL and O(D (F + K)) for PLC, so an episode is near-linear in V. Every
+episode has its own random state: the result does not depend on threads or batch size.
+"""
+
+from typing import NamedTuple
+
+import numba
+import numpy as np
+
+from doppler.policies.assignment import Bools, Floats, Ints
+from doppler.policies.tables import Heads, Singles, Tables, Workspace, make_workspace
+from doppler.policies.timeline import (
+    FINISH,
+    FINISH_GAP,
+    place,
+    reset,
+    set_columns,
+    set_mask,
+    set_times,
+)
+
+SAMPLE, GREEDY, REPLAY = 0, 1, 2
+MIN_EXPONENT = -600.0
+LEAKY_SLOPE = np.float32(0.1)
+
+
+class EpisodeArrays(NamedTuple):
+    """What episodes write, one row per episode; steps t, ops v.
+
+    Attributes:
+        orders: Op selected at step t; B x N.
+        devices: Its device; B x N.
+        arrivals: Step from which op v was a candidate; B x N.
+        columns: Device columns at step t, zeros where there was no choice; B x N x D x F.
+        masks: Devices allowed at step t; B x N x D.
+        teacher: Devices of smallest earliest finish at step t; B x N x D.
+        teacher_select: Sum over steps of [op v has the largest b-level of the candidates] / ties;
+            B x N.
+        select_log_probs, place_log_probs: Of the choices; B x N.
+        spans: End of the timeline; B.
+    """
+
+    orders: Ints
+    devices: Ints
+    arrivals: Ints
+    columns: Singles
+    masks: Bools
+    teacher: Bools
+    teacher_select: Floats
+    select_log_probs: Floats
+    place_log_probs: Floats
+    spans: Floats
+
+
+@numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def _uniform(state: np.ndarray) -> float:  # type: ignore[type-arg]
+    """Next number in [0, 1): splitmix64."""
+    state[0] += np.uint64(0x9E3779B97F4A7C15)
+    z = state[0]
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    z = z ^ (z >> np.uint64(31))
+    return float(z >> np.uint64(11)) * (1.0 / 9007199254740992.0)
+
+
+@numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def tree_set(tree: Floats, size: int, leaf: int, weight: float) -> None:
+    """Sets one leaf of a sum tree; the root is tree[1]."""
+    node = size + leaf
+    tree[node] = weight
+    node >>= 1
+    while node >= 1:
+        tree[node] = tree[2 * node] + tree[2 * node + 1]
+        node >>= 1
+
+
+@numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def _tree_draw(tree: Floats, size: int, uniform: float) -> int:
+    """Returns a leaf with probability proportional to its weight."""
+    target = uniform * tree[1]
+    node = 1
+    while node < size:
+        node *= 2
+        if tree[node + 1] > 0.0 and (target >= tree[node] or tree[node] == 0.0):
+            target -= tree[node]
+            node += 1
+    return node - size
+
+
+@numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def _best_set(tree: Ints, size: int, leaf: int, value: int, scores: Floats) -> None:
+    """Sets one leaf of a tournament over scores; entries are ops, -1 = none."""
+    node = size + leaf
+    tree[node] = value
+    node >>= 1
+    while node >= 1:
+        left, right = tree[2 * node], tree[2 * node + 1]
+        if left < 0 or (right >= 0 and scores[right] > scores[left]):
+            tree[node] = right
+        else:
+            tree[node] = left
+        node >>= 1
+
+
+@numba.njit(cache=True, nogil=True, fastmath=True, error_model="numpy")  # type: ignore[untyped-decorator]
+def _set_logits(h: Heads, s: Workspace, op: int, hidden: Singles) -> None:
+    """Fills the logits of `op` on every device; its columns are set."""
+    num_columns = h.dynamic.shape[0]
+    for device in range(len(s.logits)):
+        share = np.float32(1.0 / max(1, s.num_placed[device]))
+        hidden[:] = h.own[op] + h.device[device] + s.sums[device] * share
+        for column in range(num_columns):
+            value = np.float32(s.columns[device, column])
+            row = h.dynamic[column]
+            for k in range(len(hidden)):
+                hidden[k] += value * row[k]
+        logit = np.float32(0.0)
+        for k in range(len(hidden)):
+            logit += max(hidden[k], LEAKY_SLOPE * hidden[k]) * h.output[k]
+        s.logits[device] = logit
+        if num_columns > FINISH_GAP:
+            s.logits[device] -= h.prior * s.columns[device, FINISH_GAP]
+
+
+@numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def _choose_device(
+    s: Workspace,
+    mode: int,
+    temperature: float,
+    state: np.ndarray,
+    forced: int,  # type: ignore[type-arg]
+) -> tuple[int, float]:
+    """Returns (device, log-probability) of the masked softmax over the logits."""
+    num_devices = len(s.mask)
+    best = -1
+    for device in range(num_devices):
+        if s.mask[device] and (best < 0 or s.logits[device] > s.logits[best]):
+            best = device
+    total = 0.0
+    top = s.logits[best]
+    for device in range(num_devices):
+        if s.mask[device]:
+            total += np.exp((s.logits[device] - top) / temperature)
+    choice = best
+    if mode == REPLAY:
+        choice = forced
+    elif mode == SAMPLE:
+        target = _uniform(state) * total
+        for device in range(num_devices):
+            if s.mask[device]:
+                choice = device
+                target -= np.exp((s.logits[device] - top) / temperature)
+                if target < 0.0:
+                    break
+    return choice, (s.logits[choice] - top) / temperature - np.log(total)
+
+
+@numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def _add_candidate(
+    op: int,
+    step: int,
+    row: int,
+    t: Tables,
+    arrivals: Ints,
+    entry: Floats,
+    ties: Ints,
+    blocks: Ints,
+    credit: Floats,
+) -> None:
+    arrivals[row, op] = step
+    tie = t.tie_class[op]
+    entry[op] = credit[tie]
+    ties[tie] += 1
+    blocks[tie >> 6] += 1
+
+
+@numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def _top_tie(ties: Ints, blocks: Ints) -> int:
+    block = 0
+    while blocks[block] == 0:
+        block += 1
+    tie = block << 6
+    while ties[tie] == 0:
+        tie += 1
+    return tie
+
+
+@numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def run_episodes(
+    t: Tables,
+    h: Heads,
+    mode: int,
+    select_temperature: float,
+    place_temperature: float,
+    seeds: np.ndarray,
+    first: int,
+    last: int,
+    out: EpisodeArrays,  # type: ignore[type-arg]
+) -> None:
+    """Runs episodes `first` to `last` - 1; REPLAY reads `out.orders` and `out.devices`."""
+    num_ops, num_devices = t.work.shape
+    num_columns = h.dynamic.shape[0]
+    s = make_workspace(t, len(h.output), num_columns)
+    size = 1
+    while size < num_ops:
+        size *= 2
+    weights = np.exp(np.maximum((h.scores - h.scores.max()) / select_temperature, MIN_EXPONENT))
+    tree, best = np.zeros(2 * size), np.full(2 * size, -1, np.int64)
+    hidden = np.empty(len(h.output), np.float32)
+    num_ties = t.tie_class.max() + 1
+    ties, blocks = np.zeros(num_ties, np.int64), np.zeros((num_ties >> 6) + 1, np.int64)
+    credit, entry = np.zeros(num_ties), np.zeros(num_ops)
+    state = np.zeros(1, np.uint64)
+    for row in range(first, last):
+        reset(t, s)
+        state[0] = seeds[row]
+        credit[:] = 0.0
+        for op in range(num_ops):
+            if s.missing[op] == 0:
+                tree_set(tree, size, op, weights[op])
+                if mode == GREEDY:
+                    _best_set(best, size, op, op, h.scores)
+                _add_candidate(op, 0, row, t, out.arrivals, entry, ties, blocks, credit)
+        span = 0.0
+        for step in range(num_ops):
+            top = _top_tie(ties, blocks)
+            credit[top] += 1.0 / ties[top]
+            if mode == REPLAY:
+                op = out.orders[row, step]
+            elif mode == GREEDY:
+                op = best[1]
+            else:
+                op = _tree_draw(tree, size, _uniform(state))
+            out.orders[row, step] = op
+            out.select_log_probs[row, step] = np.log(weights[op]) - np.log(tree[1])
+            tree_set(tree, size, op, 0.0)
+            if mode == GREEDY:
+                _best_set(best, size, op, -1, h.scores)
+            tie = t.tie_class[op]
+            ties[tie] -= 1
+            blocks[tie >> 6] -= 1
+            out.teacher_select[row, op] = credit[tie] - entry[op]
+            choices = set_mask(t, s, op)
+            if choices == 1:
+                device = 0
+                while not s.mask[device]:
+                    device += 1
+                set_times(t, s, op, device, device + 1)
+                out.place_log_probs[row, step] = 0.0
+                out.teacher[row, step, device] = True
+            else:
+                set_columns(t, s, op, step, num_columns)
+                _set_logits(h, s, op, hidden)
+                earliest = np.inf
+                for d in range(num_devices):
+                    if s.mask[d]:
+                        earliest = min(earliest, s.scratch[FINISH, d])
+                    for column in range(num_columns):
+                        out.columns[row, step, d, column] = s.columns[d, column]
+                for d in range(num_devices):
+                    late = s.scratch[FINISH, d] - earliest
+                    out.teacher[row, step, d] = s.mask[d] and late <= 1e-9 * (1.0 + earliest)
+                device, log_prob = _choose_device(
+                    s, mode, place_temperature, state, out.devices[row, step]
+                )
+                out.place_log_probs[row, step] = log_prob
+            out.masks[row, step] = s.mask
+            out.devices[row, step] = device
+            place(t, s, op, device)
+            for k in range(len(h.output)):
+                s.sums[device, k] += h.placed[op, k]
+            span = max(span, s.end[op])
+            for slot in range(t.out_ptr[op], t.out_ptr[op + 1]):
+                consumer = t.out_dst[slot]
+                s.missing[consumer] -= 1
+                if s.missing[consumer] == 0:
+                    tree_set(tree, size, consumer, weights[consumer])
+                    if mode == GREEDY:
+                        _best_set(best, size, consumer, consumer, h.scores)
+                    _add_candidate(
+                        consumer, step + 1, row, t, out.arrivals, entry, ties, blocks, credit
+                    )
+        out.spans[row] = span

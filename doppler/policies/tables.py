@@ -1,0 +1,153 @@
+"""What the compiled episodes read and write: named tuples of arrays that numba takes as they are.
+
+Legend: N placed ops, D devices, E edges of distance 0, G groups, M meta-ops, K head width,
+F device columns, S streams.
+"""
+
+from typing import NamedTuple
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+from doppler.policies.assignment import Assignment, Bools, Floats, Ints
+from doppler.policies.columns import NUM_PAPER, DeviceColumn
+
+Singles = NDArray[np.float32]
+
+
+class Tables(NamedTuple):
+    """The MDP, read only; fields as in `Assignment`.
+
+    Attributes:
+        tie_class: Rank of each op's b-level, 0 = largest; N.
+        log_ratio: log of the time on a device over the mean time, clipped to 3; N x D.
+    """
+
+    in_ptr: Ints
+    in_src: Ints
+    in_bytes: Floats
+    out_ptr: Ints
+    out_dst: Ints
+    near_ptr: Ints
+    near_op: Ints
+    near_bytes: Floats
+    near_out: Bools
+    near_loop: Bools
+    work: Floats
+    mean_work: Floats
+    allowed: Bools
+    input_ready: Floats
+    initial_device: Ints
+    group: Ints
+    group_bytes: Floats
+    initial_group_device: Ints
+    meta: Ints
+    meta_size: Ints
+    parent_meta_ptr: Ints
+    parent_meta: Ints
+    latency: Floats
+    per_byte: Floats
+    num_streams: Ints
+    memory_bytes: Floats
+    tie_class: Ints
+    log_ratio: Floats
+
+
+class Workspace(NamedTuple):
+    """The state of one episode, reused by the next.
+
+    Attributes:
+        device: Device per op, -1 = not placed; N.
+        start, end: Timeline of the placed ops; N.
+        streams: When each stream is free; D x S.
+        load, num_placed: Work and ops per device; D.
+        memory: Group state per device, bytes; D.
+        group_device: Device per group, -1 = open; G.
+        meta_count: Placed ops per meta-op and device; M x D.
+        partner_count: Placed producers per consumer and device; N x D.
+        missing: Unplaced producers per op; N.
+        sums: Sum of `placed` terms per device; D x K.
+        columns: Raw device columns of the selected op; D x F.
+        mask: Devices that it may use; D.
+        scratch: Per device: ready, start, finish, pred work, first start, last end, preds,
+            in cost, out cost, loop neighbours; 10 x D.
+        logits: Per device; D.
+    """
+
+    device: Ints
+    start: Floats
+    end: Floats
+    streams: Floats
+    load: Floats
+    num_placed: Ints
+    memory: Floats
+    group_device: Ints
+    meta_count: Ints
+    partner_count: Ints
+    missing: Ints
+    sums: Singles
+    columns: Floats
+    mask: Bools
+    scratch: Floats
+    logits: Floats
+
+
+class Heads(NamedTuple):
+    """The per-update terms of both policies as arrays; see `PlaceHead`."""
+
+    scores: Floats
+    own: Singles
+    placed: Singles
+    device: Singles
+    dynamic: Singles
+    output: Singles
+    prior: float
+
+
+def make_tables(assignment: Assignment) -> Tables:
+    """Returns the kernel's view of the MDP."""
+    derived = ("tie_class", "log_ratio")
+    fields = {name: getattr(assignment, name) for name in Tables._fields if name not in derived}
+    ratio = (assignment.work + 0.001) / (assignment.mean_work[:, None] + 0.001)
+    return Tables(
+        **fields,
+        tie_class=_tie_classes(assignment.levels.b_level),
+        log_ratio=np.clip(np.log(ratio), -3.0, 3.0),
+    )
+
+
+def _tie_classes(b_level: Floats) -> Ints:
+    """Rank of each op's b-level, 0 = largest; equal levels share a rank."""
+    order = np.argsort(-b_level, kind="stable")
+    drops = -np.diff(b_level[order]) > 1e-9 * max(1.0, float(b_level.max(initial=0.0)))
+    classes = np.empty(len(b_level), dtype=np.int64)
+    classes[order] = np.concatenate([[0], np.cumsum(drops)]) if len(order) else []
+    return classes
+
+
+@numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def make_workspace(t: Tables, head_width: int, num_columns: int) -> Workspace:
+    """Returns the state for episodes of one MDP."""
+    num_ops, num_devices = t.work.shape
+    return Workspace(
+        np.empty(num_ops, np.int64),
+        np.zeros(num_ops),
+        np.zeros(num_ops),
+        np.zeros((num_devices, t.num_streams.max())),
+        np.zeros(num_devices),
+        np.zeros(num_devices, np.int64),
+        np.zeros(num_devices),
+        np.empty(len(t.group_bytes), np.int64),
+        np.zeros((len(t.meta_size), num_devices), np.int64),
+        np.zeros((num_ops, num_devices), np.int64),
+        np.empty(num_ops, np.int64),
+        np.zeros((num_devices, head_width), np.float32),
+        np.zeros((num_devices, max(num_columns, NUM_DEVICE_COLUMNS))),
+        np.empty(num_devices, np.bool_),
+        np.zeros((10, num_devices)),
+        np.zeros(num_devices),
+    )
+
+
+NUM_DEVICE_COLUMNS = max(NUM_PAPER, len(DeviceColumn))

@@ -1,0 +1,278 @@
+"""The compiled state transitions of one episode: masks, timeline, device columns.
+
+The timeline uses earliest start (EST), not the sum of work: an op starts when its data is on the
+device and a stream is free. Link contention is left to the scorer.
+
+Source: DOPPLER section 3 (EST) and trap 8.
+"""
+
+import numba
+import numpy as np
+
+from doppler.policies.columns import NUM_PAPER, DeviceColumn
+from doppler.policies.tables import Tables, Workspace
+
+WORK = int(DeviceColumn.WORK)
+PRED_WORK = int(DeviceColumn.PRED_WORK)
+PRED_FIRST_START = int(DeviceColumn.PRED_FIRST_START)
+PRED_LAST_END = int(DeviceColumn.PRED_LAST_END)
+EARLIEST_START = int(DeviceColumn.EARLIEST_START)
+FINISH_GAP = int(DeviceColumn.FINISH_GAP)
+LOG_FINISH_GAP = int(DeviceColumn.LOG_FINISH_GAP)
+LOG_START_GAP = int(DeviceColumn.LOG_START_GAP)
+LOG_IDLE = int(DeviceColumn.LOG_IDLE)
+WORK_GAP = int(DeviceColumn.WORK_GAP)
+LOG_OP_RATIO = int(DeviceColumn.LOG_OP_RATIO)
+PRED_SHARE = int(DeviceColumn.PRED_SHARE)
+LOG_IN_COST = int(DeviceColumn.LOG_IN_COST)
+LOG_OUT_COST = int(DeviceColumn.LOG_OUT_COST)
+LOOP_SHARE = int(DeviceColumn.LOOP_SHARE)
+SIBLING_SHARE = int(DeviceColumn.SIBLING_SHARE)
+SIBLING_LOAD = int(DeviceColumn.SIBLING_LOAD)
+COUSIN_SHARE = int(DeviceColumn.COUSIN_SHARE)
+PARTNER_SHARE = int(DeviceColumn.PARTNER_SHARE)
+NO_PREDECESSOR = int(DeviceColumn.NO_PREDECESSOR)
+PROGRESS = int(DeviceColumn.PROGRESS)
+MEMORY_SHARE = int(DeviceColumn.MEMORY_SHARE)
+
+READY, START, FINISH, P_WORK, P_START, P_END, PREDS, IN_COST, OUT_COST, LOOPS = range(10)
+MAX_GAP = 20.0
+
+# No "ninf" and "nnan": infinity stands for "no device yet".
+FAST = {"reassoc", "contract", "arcp", "nsz"}
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)  # type: ignore[untyped-decorator]
+def reset(t: Tables, s: Workspace) -> None:
+    """Empties the state; groups that can only be on one device are there from the start."""
+    s.device[:] = -1
+    s.streams[:] = 0.0
+    s.load[:] = 0.0
+    s.num_placed[:] = 0
+    s.memory[:] = 0.0
+    s.meta_count[:] = 0
+    s.partner_count[:] = 0
+    s.sums[:] = 0.0
+    for op in range(len(s.missing)):
+        s.missing[op] = t.in_ptr[op + 1] - t.in_ptr[op]
+    for group in range(len(s.group_device)):
+        s.group_device[group] = t.initial_group_device[group]
+        if s.group_device[group] >= 0:
+            s.memory[s.group_device[group]] += t.group_bytes[group]
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)  # type: ignore[untyped-decorator]
+def known_device(t: Tables, s: Workspace, op: int) -> int:
+    """Returns where `op` is or must go, -1 if that is open."""
+    if s.device[op] >= 0:
+        return int(s.device[op])
+    if t.group[op] >= 0:
+        return int(s.group_device[t.group[op]])
+    return int(t.initial_device[op])
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)  # type: ignore[untyped-decorator]
+def set_mask(t: Tables, s: Workspace, op: int) -> int:
+    """Fills the mask of devices for `op`; returns how many there are.
+
+    The first placement of a group fixes the rest. A device without room for the group's state is
+    left out, unless no device has room: then the scorer calls the plan infeasible.
+    """
+    num_devices = len(s.mask)
+    home = known_device(t, s, op)
+    if home >= 0:
+        s.mask[:] = False
+        s.mask[home] = True
+        return 1
+    group = t.group[op]
+    count = 0
+    for device in range(num_devices):
+        fits = group < 0 or s.memory[device] + t.group_bytes[group] <= t.memory_bytes[device]
+        s.mask[device] = t.allowed[op, device] and fits
+        count += s.mask[device]
+    if count == 0:
+        for device in range(num_devices):
+            s.mask[device] = t.allowed[op, device]
+            count += s.mask[device]
+    return count
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)  # type: ignore[untyped-decorator]
+def set_times(t: Tables, s: Workspace, op: int, first: int, last: int) -> None:
+    """Fills ready, start and finish of `op` on devices `first` to `last` - 1."""
+    for device in range(first, last):
+        ready = t.input_ready[op, device]
+        for edge in range(t.in_ptr[op], t.in_ptr[op + 1]):
+            src = t.in_src[edge]
+            home = s.device[src]
+            comm = t.latency[home, device] + t.in_bytes[edge] * t.per_byte[home, device]
+            ready = max(ready, s.end[src] + comm)
+        free = s.streams[device, 0]
+        for stream in range(1, t.num_streams[device]):
+            free = min(free, s.streams[device, stream])
+        s.scratch[READY, device] = ready
+        s.scratch[START, device] = max(ready, free)
+        s.scratch[FINISH, device] = s.scratch[START, device] + t.work[op, device]
+        s.logits[device] = free
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)  # type: ignore[untyped-decorator]
+def _set_neighbours(t: Tables, s: Workspace, op: int) -> None:
+    num_devices = len(s.mask)
+    s.scratch[P_WORK:] = 0.0
+    for edge in range(t.in_ptr[op], t.in_ptr[op + 1]):
+        src = t.in_src[edge]
+        home = s.device[src]
+        first = s.scratch[PREDS, home] == 0
+        s.scratch[PREDS, home] += 1.0
+        s.scratch[P_WORK, home] += t.work[src, home]
+        if first or s.start[src] < s.scratch[P_START, home]:
+            s.scratch[P_START, home] = s.start[src]
+        s.scratch[P_END, home] = max(s.scratch[P_END, home], s.end[src])
+    for slot in range(t.near_ptr[op], t.near_ptr[op + 1]):
+        home = known_device(t, s, t.near_op[slot])
+        if home < 0:
+            continue
+        size = t.near_bytes[slot]
+        if t.near_loop[slot]:
+            s.scratch[LOOPS, home] += 1.0
+        if t.near_out[slot]:
+            for device in range(num_devices):
+                cost = t.latency[device, home] + size * t.per_byte[device, home]
+                s.scratch[OUT_COST, device] += cost
+        else:
+            for device in range(num_devices):
+                cost = t.latency[home, device] + size * t.per_byte[home, device]
+                s.scratch[IN_COST, device] += cost
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)  # type: ignore[untyped-decorator]
+def set_columns(t: Tables, s: Workspace, op: int, step: int, num_columns: int) -> None:
+    """Fills the device columns of `op`; the mask is set."""
+    num_devices = len(s.mask)
+    y = s.columns
+    _set_neighbours(t, s, op)
+    first_start, first_finish, mean_load = np.inf, np.inf, 0.0
+    set_times(t, s, op, 0, num_devices)
+    for device in range(num_devices):
+        mean_load += s.load[device] / num_devices
+        if s.mask[device]:
+            first_start = min(first_start, s.scratch[START, device])
+            first_finish = min(first_finish, s.scratch[FINISH, device])
+    for device in range(num_devices):
+        y[device, WORK] = s.load[device]
+        y[device, PRED_WORK] = s.scratch[P_WORK, device]
+        y[device, PRED_FIRST_START] = s.scratch[P_START, device]
+        y[device, PRED_LAST_END] = s.scratch[P_END, device]
+        y[device, EARLIEST_START] = s.scratch[START, device]
+    _z_scores(y, num_devices)
+    if num_columns == NUM_PAPER:
+        return
+    per_pred = 1.0 / max(1, t.in_ptr[op + 1] - t.in_ptr[op])
+    loops = 0.0
+    for device in range(num_devices):
+        loops += s.scratch[LOOPS, device]
+    per_loop = 1.0 / max(1.0, loops)
+    per_scale = 1.0 / (t.mean_work[op] + 0.25)
+    per_load = 1.0 / (mean_load + 1.0)
+    progress = step / len(s.device)
+    for device in range(num_devices):
+        finish_gap = max(0.0, s.scratch[FINISH, device] - first_finish)
+        idle = s.scratch[START, device] - s.logits[device]
+        y[device, FINISH_GAP] = min(MAX_GAP, finish_gap * per_scale)
+        y[device, LOG_FINISH_GAP] = _log1p(finish_gap)
+        y[device, LOG_START_GAP] = _log1p(s.scratch[START, device] - first_start)
+        y[device, LOG_IDLE] = _log1p(idle)
+        y[device, WORK_GAP] = (s.load[device] - mean_load) * per_load
+        y[device, LOG_OP_RATIO] = t.log_ratio[op, device]
+        y[device, PRED_SHARE] = s.scratch[PREDS, device] * per_pred
+        y[device, LOG_IN_COST] = _log1p(s.scratch[IN_COST, device])
+        y[device, LOG_OUT_COST] = _log1p(s.scratch[OUT_COST, device])
+        y[device, LOOP_SHARE] = s.scratch[LOOPS, device] * per_loop
+        y[device, NO_PREDECESSOR] = 1.0 if s.scratch[PREDS, device] == 0 else 0.0
+        y[device, PROGRESS] = progress
+        y[device, MEMORY_SHARE] = s.memory[device] / max(1.0, t.memory_bytes[device])
+    _set_relatives(t, s, op)
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)  # type: ignore[untyped-decorator]
+def _log1p(value: float) -> float:
+    """log(1 + value), 0 for values up to 0."""
+    return float(np.log(1.0 + value)) if value > 0.0 else 0.0
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)  # type: ignore[untyped-decorator]
+def _per_placed(s: Workspace, meta: int) -> float:
+    """1 / placed ops of a meta-op, 1 where there are none."""
+    placed = 0
+    for device in range(len(s.mask)):
+        placed += s.meta_count[meta, device]
+    return 1.0 / max(1, placed)
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)  # type: ignore[untyped-decorator]
+def _set_relatives(t: Tables, s: Workspace, op: int) -> None:
+    """Shares of siblings, parents' siblings, and producers of the same consumers per device."""
+    num_devices = len(s.mask)
+    y = s.columns
+    for device in range(num_devices):
+        for column in range(SIBLING_SHARE, PARTNER_SHARE + 1):
+            y[device, column] = 0.0
+    meta = t.meta[op]
+    if meta >= 0:
+        per_placed = _per_placed(s, meta)
+        per_member = num_devices / t.meta_size[meta]
+        for device in range(num_devices):
+            here = s.meta_count[meta, device]
+            y[device, SIBLING_SHARE] = here * per_placed
+            y[device, SIBLING_LOAD] = here * per_member
+    parents = t.parent_meta_ptr[op + 1] - t.parent_meta_ptr[op]
+    for slot in range(t.parent_meta_ptr[op], t.parent_meta_ptr[op + 1]):
+        meta = t.parent_meta[slot]
+        per_placed = _per_placed(s, meta) / parents
+        for device in range(num_devices):
+            y[device, COUSIN_SHARE] += s.meta_count[meta, device] * per_placed
+    consumers = t.out_ptr[op + 1] - t.out_ptr[op]
+    for slot in range(t.out_ptr[op], t.out_ptr[op + 1]):
+        consumer = t.out_dst[slot]
+        share = 1.0 / ((t.in_ptr[consumer + 1] - t.in_ptr[consumer]) * consumers)
+        for device in range(num_devices):
+            y[device, PARTNER_SHARE] += s.partner_count[consumer, device] * share
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)  # type: ignore[untyped-decorator]
+def _z_scores(y: np.ndarray, num_devices: int) -> None:  # type: ignore[type-arg]
+    for column in range(NUM_PAPER):
+        mean, square = 0.0, 0.0
+        for device in range(num_devices):
+            mean += y[device, column]
+        mean /= num_devices
+        for device in range(num_devices):
+            y[device, column] -= mean
+            square += y[device, column] ** 2
+        scale = 1.0 / (np.sqrt(square / num_devices) + 1e-6)
+        for device in range(num_devices):
+            y[device, column] *= scale
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)  # type: ignore[untyped-decorator]
+def place(t: Tables, s: Workspace, op: int, device: int) -> None:
+    """Puts `op` on `device`: timeline, memory, counts; `set_times` for the pair has been called."""
+    s.start[op] = s.scratch[START, device]
+    s.end[op] = s.scratch[FINISH, device]
+    stream = 0
+    for other in range(1, t.num_streams[device]):
+        if s.streams[device, other] < s.streams[device, stream]:
+            stream = other
+    s.streams[device, stream] = s.end[op]
+    s.device[op] = device
+    s.load[device] += t.work[op, device]
+    s.num_placed[device] += 1
+    group = t.group[op]
+    if group >= 0 and s.group_device[group] < 0:
+        s.group_device[group] = device
+        s.memory[device] += t.group_bytes[group]
+    if t.meta[op] >= 0:
+        s.meta_count[t.meta[op], device] += 1
+    for slot in range(t.out_ptr[op], t.out_ptr[op + 1]):
+        s.partner_count[t.out_dst[slot], device] += 1
