@@ -39,7 +39,7 @@ class ShardExperience:
         self.truncated = np.zeros(wide, np.bool_)
 
     def load(self, tensors: Sequence[Bytes]) -> None:
-        """Copies chunk experiences, or step records and results in turn."""
+        """Copies chunk experiences, or all step records and then all results."""
         layouts, config = self._context.layouts, self._context.config
         if config.fused:
             for c, tensor in enumerate(tensors):
@@ -49,8 +49,8 @@ class ShardExperience:
             return
         for t in range(config.horizon):
             at = slice(t, t + 1)
-            self._store(at, layouts.step.views(tensors[2 * t]))
-            self._store(at, layouts.result.views(tensors[2 * t + 1]))
+            self._store(at, layouts.step.views(tensors[t]))
+            self._store(at, layouts.result.views(tensors[config.horizon + t]))
 
     def _store(self, at: slice, record: tuple[NDArray[np.generic], ...]) -> None:
         for name, array in zip(record._fields, record, strict=True):  # type: ignore[attr-defined]
@@ -61,7 +61,7 @@ def advantage_kernel(context: JobContext) -> Kernel:
     """Returns the kernel of `advantage[k]`.
 
     Inputs: policy vector; the shard's experience in time order (fused: chunk experiences; unrolled:
-    step record, result, step record, ...); final observations. Outputs: training rows, statistics.
+    all step records, then all results); final observations. Outputs: training rows, statistics.
     """
     config, columns = context.config, context.layouts.rows
     experience = ShardExperience(context)

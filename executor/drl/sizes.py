@@ -38,7 +38,7 @@ class OpSize:
     """
 
     outputs: tuple[int, ...]
-    flop: float
+    flop: int
     bytes_moved: int
 
 
@@ -97,7 +97,7 @@ def op_sizes(config: PPOJobConfig, spec: EnvironmentSpec, layout: ParameterLayou
     """
     n, obs, act = config.envs_per_shard, spec.obs_dim, spec.act_dim
     parameters = layout.size
-    forward = 2.0 * multiply_adds(layout)
+    forward = 2 * multiply_adds(layout)
     obs_bytes, action_bytes = n * obs * _FLOAT, n * act * _FLOAT
     vector = parameters * _FLOAT + moments_size(obs) * _DOUBLE
     step = step_layout(1, n, obs, act).size
@@ -109,14 +109,14 @@ def op_sizes(config: PPOJobConfig, spec: EnvironmentSpec, layout: ParameterLayou
     shard_stats = stats_layout(obs).size
     batch_stats = len(BatchStats._fields) * _DOUBLE
     normalizer = moments_size(obs) * _DOUBLE
-    part_rows = config.minibatch_rows / config.num_trainers
+    part_rows = -(-config.minibatch_rows // config.num_trainers)
     segments = [
         (end - first) * _FLOAT for first, end in segment_bounds(parameters, config.num_segments)
     ]
     losses = NUM_LOSSES * _FLOAT
-    env_flop = spec.step_flop * n
+    env_flop = round(spec.step_flop * n)
     recorded = config.num_chunks * experience if config.fused else config.horizon * (step + result)
-    part_bytes = int(part_rows) * row_columns(obs, act).width * _FLOAT
+    part_bytes = part_rows * row_columns(obs, act).width * _FLOAT
     return JobSizes(
         rollout=OpSize(
             outputs=(experience, obs_bytes),
@@ -135,23 +135,23 @@ def op_sizes(config: PPOJobConfig, spec: EnvironmentSpec, layout: ParameterLayou
         ),
         advantage=OpSize(
             outputs=(rows, shard_stats),
-            flop=forward * n + shard_rows * (_GAE_FLOP_PER_ROW + 8.0 * obs),
+            flop=forward * n + shard_rows * (_GAE_FLOP_PER_ROW + 8 * obs),
             bytes_moved=vector + recorded + obs_bytes + 2 * rows + shard_stats,
         ),
         collect=OpSize(
             outputs=(batch_stats, normalizer),
-            flop=8.0 * config.num_shards * moments_size(obs),
+            flop=8 * config.num_shards * moments_size(obs),
             bytes_moved=config.num_shards * shard_stats + batch_stats + 2 * normalizer,
         ),
         grad=OpSize(
             outputs=(*segments, losses),
-            flop=part_rows * (3.0 * forward + _LOSS_FLOP_PER_VALUE * (act + 2)),
+            flop=part_rows * (3 * forward + _LOSS_FLOP_PER_VALUE * (act + 2)),
             bytes_moved=3 * sum(segments) + 2 * part_bytes + batch_stats + losses,
         ),
         reduce=tuple(
             OpSize(
                 outputs=(size, _DOUBLE),
-                flop=size / _FLOAT * (config.num_trainers + 1),
+                flop=size // _FLOAT * (config.num_trainers + 1),
                 bytes_moved=size * (config.num_trainers + 1),
             )
             for size in segments
@@ -159,12 +159,12 @@ def op_sizes(config: PPOJobConfig, spec: EnvironmentSpec, layout: ParameterLayou
         adam=tuple(
             OpSize(
                 outputs=(size,),
-                flop=size / _FLOAT * _ADAM_FLOP_PER_PARAMETER,
+                flop=size // _FLOAT * _ADAM_FLOP_PER_PARAMETER,
                 bytes_moved=size * 8,
             )
             for size in segments
         ),
-        broadcast=OpSize(outputs=(vector,), flop=0.0, bytes_moved=2 * vector),
+        broadcast=OpSize(outputs=(vector,), flop=0, bytes_moved=2 * vector),
         env_state_bytes=n * (spec.state_bytes + 2 * _DOUBLE),
         optimizer_state_bytes=tuple(3 * size + _DOUBLE for size in segments),
         num_parameters=parameters,

@@ -50,14 +50,14 @@ def job_ops(config: PPOJobConfig) -> list[OpSpec]:
             records = [at(f"rollout[{k},{c}]") for c in range(config.num_chunks)]
             final = at(f"rollout[{k},{last}]", 1)
         else:
-            records = []
             for t in range(horizon):
                 before = (
                     at(f"env_step[{k},{t - 1}]") if t else at(f"env_step[{k},{horizon - 1}]", 0, 1)
                 )
                 add(f"infer[{k},{t}]", [vector, before])
                 add(f"env_step[{k},{t}]", [at(f"infer[{k},{t}]", 1)], f"env[{k}]")
-                records += [at(f"infer[{k},{t}]"), at(f"env_step[{k},{t}]", 1)]
+            records = [at(f"infer[{k},{t}]") for t in range(horizon)]
+            records += [at(f"env_step[{k},{t}]", 1) for t in range(horizon)]
             final = at(f"env_step[{k},{horizon - 1}]")
         add(f"advantage[{k}]", [vector, *records, final])
     shards, segments = range(config.num_shards), range(config.num_segments)

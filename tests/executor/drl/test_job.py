@@ -1,13 +1,14 @@
 """The PPO job, run op by op: forms, shards, parts and moves do not change what is learned."""
 
 import json
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
 from interpreter import Interpreter, job_ops
 
 from doppler.core.errors import ConfigError, ExecutionError
+from doppler.graphs.drl_job import DRLJobShape, OpSize, build_drl_job
 from executor.drl.config import PPOJobConfig
 from executor.drl.job import KINDS, PPOJob, load_job
 from executor.drl.plain import PlainPPO
@@ -206,3 +207,29 @@ def test_ant_learns():
     rewards = [plain.step().mean_reward for _ in range(80)]
     plain.close()
     assert np.mean(rewards[-10:]) > np.mean(rewards[:20]) + 0.2
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_the_graph_of_the_job_has_these_ops_and_inputs(fused):
+    config = replace(SMALL, fused=fused)
+    sizes = PPOJob(config).sizes
+
+    def size_of(kind, at):
+        size = sizes.of(kind, at)
+        return OpSize(outputs=size.outputs, flop=size.flop, bytes_moved=size.bytes_moved)
+
+    names = [field.name for field in fields(DRLJobShape)]
+    shape = DRLJobShape(**{name: getattr(config, name) for name in names})
+    graph = build_drl_job("job", shape, size_of)
+    inputs: dict[str, list[tuple[str, int, int]]] = {op.name: [] for op in graph.ops}
+    for edge in graph.edges:
+        source = (graph.ops[edge.src].name, edge.output, edge.distance)
+        inputs[graph.ops[edge.dst].name].append(source)
+    ours = {
+        op.name: [(source.op, source.output, source.distance) for source in op.inputs]
+        for op in job_ops(config)
+    }
+    assert inputs == ours
+    assert {op.name: op.group or "" for op in graph.ops} == {
+        op.name: op.group for op in job_ops(config)
+    }
