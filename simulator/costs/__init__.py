@@ -1,0 +1,1 @@
+"""Cost models: where the times come from that engines and planners read."""
