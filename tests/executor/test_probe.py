@@ -1,0 +1,186 @@
+"""The probe on made-up machines: control groups of both versions, drivers with and without GPUs."""
+
+import os
+from types import SimpleNamespace
+
+import pytest
+
+from doppler.core.layout import per_core_layout
+from executor.host import read_host_cpu
+from executor.probe import probe, probe_gpus
+
+GIB = 1 << 30
+
+
+def make_root(tmp_path, cgroup, files):
+    for name, text in {
+        "proc/cpuinfo": "processor : 0\nmodel name\t: Test CPU 9\n",
+        "proc/meminfo": f"MemTotal: {8 * GIB // 1024} kB\nMemFree: 1 kB\n",
+        "proc/self/cgroup": cgroup,
+        **{f"sys/fs/cgroup/{path}": text for path, text in files.items()},
+    }.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return tmp_path
+
+
+def test_machine_without_limits(tmp_path):
+    cpu = read_host_cpu(make_root(tmp_path, "0::/\n", {"memory.max": "max\n"}))
+    assert cpu.model == "Test CPU 9"
+    assert cpu.memory_bytes == 8 * GIB
+    assert cpu.limit_path is None
+    assert cpu.quota_cores is None
+    assert cpu.core_ids == tuple(sorted(os.sched_getaffinity(0)))
+
+
+def test_version_2_takes_the_tightest_limit_on_the_way_up(tmp_path):
+    files = {
+        "memory.max": "max",
+        "a/memory.max": str(2 * GIB),
+        "a/b/memory.max": str(4 * GIB),
+        "a/cpu.max": "100000 100000",
+        "a/b/cpu.max": "max 100000",
+    }
+    cpu = read_host_cpu(make_root(tmp_path, "0::/a/b\n", files))
+    assert cpu.memory_bytes == 2 * GIB
+    assert cpu.limit_path.endswith("a/memory.max")
+    assert cpu.quota_cores == 1.0
+    assert len(cpu.core_ids) == 1
+
+
+def test_version_1_and_a_path_that_is_not_mounted(tmp_path):
+    files = {
+        "memory/memory.limit_in_bytes": str(3 * GIB),
+        "cpu,cpuacct/cpu.cfs_quota_us": "-1",
+        "cpu,cpuacct/cpu.cfs_period_us": "100000",
+    }
+    text = "9:memory:/docker/abc\n3:cpu,cpuacct:/docker/abc\n"
+    cpu = read_host_cpu(make_root(tmp_path, text, files))
+    assert cpu.memory_bytes == 3 * GIB
+    assert cpu.quota_cores is None
+
+
+def test_memory_limit_above_the_installed_memory_is_none(tmp_path):
+    files = {"memory/memory.limit_in_bytes": str(1 << 62)}
+    cpu = read_host_cpu(make_root(tmp_path, "9:memory:/\n", files))
+    assert cpu.memory_bytes == 8 * GIB
+    assert cpu.limit_path is None
+
+
+def test_this_machine_can_be_cut_into_cores():
+    result = probe()
+    cpu = result.hardware.processor_by_name["cpu"]
+    cluster = per_core_layout(cpu).apply(result.hardware)
+    assert [device.cores for device in cluster.devices] == [(core,) for core in cpu.core_ids]
+    names = [finding.name for finding in result.findings]
+    assert names == [
+        *("CPU cores", "memory", "shared memory"),
+        *("GPU", "MPS", "MIG", "green contexts"),
+    ]
+    assert all(f.is_present or f.detail.count("absent: ") for f in result.findings)
+
+
+def test_missing_shared_memory_is_told():
+    findings = {f.name: f for f in probe(shm_dir="/no/such/mount").findings}
+    assert not findings["shared memory"].is_present
+    assert "/no/such/mount" in findings["shared memory"].detail
+
+
+class FakeNvml:
+    """A driver with some GPUs."""
+
+    class NVMLError(Exception):
+        pass
+
+    class NVMLError_LibraryNotFound(NVMLError):  # noqa: N801, N818
+        pass
+
+    def __init__(self, count=0, error=None, mig=None):
+        self.count, self.error, self.mig = count, error, mig
+        self.is_open = False
+
+    def nvmlInit(self):
+        if self.error is not None:
+            raise self.error
+        self.is_open = True
+
+    def nvmlShutdown(self):
+        self.is_open = False
+
+    def nvmlDeviceGetCount(self):
+        return self.count
+
+    def nvmlDeviceGetHandleByIndex(self, index):
+        return index
+
+    def nvmlDeviceGetName(self, handle):
+        return b"Test GPU"
+
+    def nvmlDeviceGetNumGpuCores(self, handle):
+        return 132 * 128
+
+    def nvmlDeviceGetCudaComputeCapability(self, handle):
+        return (9, 0)
+
+    def nvmlDeviceGetMemoryInfo(self, handle):
+        return SimpleNamespace(total=141 * GIB)
+
+    def nvmlDeviceGetMigMode(self, handle):
+        if self.mig is None:
+            raise self.NVMLError("Not Supported")
+        return (self.mig, 0)
+
+
+@pytest.mark.parametrize(
+    ("nvml", "reason"),
+    [
+        (None, "nvidia-ml-py"),
+        (FakeNvml(error=FakeNvml.NVMLError_LibraryNotFound()), "absent: no NVIDIA driver"),
+        (FakeNvml(error=FakeNvml.NVMLError("Driver Not Loaded")), "Driver Not Loaded"),
+        (FakeNvml(count=0), "shows no GPU"),
+    ],
+)
+def test_absent_gpu_has_its_reason(nvml, reason):
+    gpus, findings = probe_gpus(nvml)
+    assert gpus == ()
+    assert len(findings) == 4
+    for finding in findings:
+        assert not finding.is_present
+        assert reason in finding.detail
+
+
+def test_gpus_become_processors(monkeypatch):
+    monkeypatch.setenv("PATH", "/nowhere")
+    nvml = FakeNvml(count=2, mig=0)
+    gpus, findings = probe_gpus(nvml)
+    assert [gpu.name for gpu in gpus] == ["gpu0", "gpu1"]
+    assert gpus[0].num_units == 132
+    assert gpus[0].memory_bytes == 141 * GIB
+    assert gpus[0].model == "Test GPU"
+    by_name = {finding.name: finding for finding in findings}
+    assert by_name["GPU"].is_present
+    assert "no nvidia-cuda-mps-control" in by_name["MPS"].detail
+    assert "switched off" in by_name["MIG"].detail
+    assert not by_name["MIG"].is_present
+    assert not nvml.is_open
+
+
+def test_mig_is_told_per_gpu():
+    assert probe_gpus(FakeNvml(count=1, mig=1))[1][2].is_present
+    finding = probe_gpus(FakeNvml(count=1))[1][2]
+    assert not finding.is_present
+    assert "Not Supported" in finding.detail
+
+
+def test_mps_daemon_is_seen(monkeypatch, tmp_path):
+    control = tmp_path / "nvidia-cuda-mps-control"
+    control.write_text("#!/bin/sh\n")
+    control.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tmp_path / "pipe"))
+    assert "no daemon" in probe_gpus(FakeNvml(count=1))[1][1].detail
+    (tmp_path / "pipe").mkdir()
+    finding = probe_gpus(FakeNvml(count=1))[1][1]
+    assert finding.is_present
+    assert "a daemon has its pipe" in finding.detail
