@@ -46,6 +46,7 @@ class Assignment:
         meta_size: Ops per meta-op.
         parent_meta_ptr, parent_meta: Meta-ops of the producers of each op, distance 0, unique.
         latency, per_byte: D x D, transfer time = latency + bytes * per_byte, 0 on the diagonal.
+        linked: D x D, True where a tensor can go; True on the diagonal.
         num_streams: Ops at a time per device.
         memory_bytes: Limit per device.
     """
@@ -74,6 +75,7 @@ class Assignment:
     parent_meta: Ints
     latency: Floats
     per_byte: Floats
+    linked: Bools
     num_streams: Ints
     memory_bytes: Floats
 
@@ -95,8 +97,8 @@ class Assignment:
 
     @cached_property
     def mean_link(self) -> tuple[float, float]:
-        """Mean (latency, time per byte) over ordered pairs of different devices."""
-        pairs = max(1, self.num_devices * (self.num_devices - 1))
+        """Mean (latency, time per byte) over linked ordered pairs of devices."""
+        pairs = max(1, int(self.linked.sum()) - self.num_devices)
         return float(self.latency.sum() / pairs), float(self.per_byte.sum() / pairs)
 
     @cached_property

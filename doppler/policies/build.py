@@ -7,7 +7,7 @@ import numpy as np
 
 from doppler.core.cluster import NS_PER_S
 from doppler.core.costs import Costs
-from doppler.core.errors import ClusterError, PlanError
+from doppler.core.errors import PlanError
 from doppler.core.graph import InputResidency
 from doppler.core.problem import Problem
 from doppler.policies.assignment import Assignment, Bools, Floats, Ints
@@ -17,7 +17,6 @@ def build_assignment(problem: Problem, costs: Costs) -> Assignment:
     """Returns the MDP of `problem` with the times of `costs`.
 
     Raises:
-        ClusterError: If a pair of devices has neither link nor route.
         PlanError: If no device may run all ops of a group.
     """
     graph, cluster = problem.graph, problem.cluster
@@ -123,25 +122,18 @@ def _neighbours(edges: _Edges, num_ops: int) -> tuple[Ints, _Edges]:
     return pointers, both.select(order)
 
 
-def _link_times(problem: Problem, unit_ns: float) -> tuple[Floats, Floats]:
+def _link_times(problem: Problem, unit_ns: float) -> tuple[Floats, Floats, Bools]:
+    """Latency, time per byte and whether there is a link, D x D each."""
     cluster = problem.cluster
     size = cluster.num_devices
-    latency, per_byte = np.zeros((size, size)), np.zeros((size, size))
-    for src in range(size):
-        for dst in range(size):
-            if src == dst:
-                continue
-            link = cluster.link_table.get((src, dst))
-            if link is None:
-                raise ClusterError(
-                    f"a policy places ops on any pair of devices, and cluster {cluster.name!r} has "
-                    f"no link or route {cluster.devices[src].name!r} -> "
-                    f"{cluster.devices[dst].name!r}"
-                )
-            latency[src, dst] = link.latency_ns / unit_ns
-            if link.bytes_per_s is not None:
-                per_byte[src, dst] = NS_PER_S / link.bytes_per_s / unit_ns
-    return latency, per_byte
+    latency_DD, per_byte_DD = np.zeros((size, size)), np.zeros((size, size))
+    linked_DD = np.eye(size, dtype=np.bool_)
+    for (src, dst), link in cluster.link_table.items():
+        linked_DD[src, dst] = True
+        latency_DD[src, dst] = link.latency_ns / unit_ns
+        if link.bytes_per_s is not None:
+            per_byte_DD[src, dst] = NS_PER_S / link.bytes_per_s / unit_ns
+    return latency_DD, per_byte_DD, linked_DD
 
 
 def _input_ready(problem: Problem, local: Ints, latency: Floats, per_byte: Floats) -> Floats:
@@ -169,9 +161,12 @@ def _groups(problem: Problem, op_ids: Ints) -> tuple[Ints, Floats]:
 
 def _allowed(problem: Problem, op_ids: Ints, group: Ints) -> Bools:
     """Devices per op; an op of a group has only those that all ops of the group may use."""
-    num_devices = problem.cluster.num_devices
-    allowed = np.array(problem.allowed, dtype=np.bool_).reshape(-1, num_devices)[op_ids]
-    for index, entry in enumerate(problem.graph.groups):
+    graph, num_devices = problem.graph, problem.cluster.num_devices
+    allowed = np.array(problem.allowed, dtype=np.bool_).reshape(-1, num_devices)
+    if graph.inputs is InputResidency.pinned:
+        allowed &= _reachable(problem)
+    allowed = allowed[op_ids]
+    for index, entry in enumerate(graph.groups):
         members = np.flatnonzero(group == index)
         if not len(members):
             continue
@@ -183,6 +178,19 @@ def _allowed(problem: Problem, op_ids: Ints, group: Ints) -> Bools:
             )
         allowed[members] = common
     return allowed
+
+
+def _reachable(problem: Problem) -> Bools:
+    """Devices per op of the graph to which its pinned inputs have links."""
+    graph, cluster = problem.graph, problem.cluster
+    reachable = np.ones((graph.num_ops, cluster.num_devices), dtype=np.bool_)
+    for edge in graph.edges:
+        if graph.ops[edge.src].is_input:
+            home = cluster.device_ids[problem.pins[graph.ops[edge.src].name]]
+            for device in range(cluster.num_devices):
+                linked = device == home or (home, device) in cluster.link_table
+                reachable[edge.dst, device] &= linked
+    return reachable
 
 
 def _meta_ops(problem: Problem, op_ids: Ints) -> Ints:

@@ -133,7 +133,7 @@ def device_features(assignment: Assignment) -> Floats:
     """Returns all `StaticColumn`s, D x F."""
     work = np.where(assignment.allowed, assignment.work, np.nan)
     ratio = (work + 0.001) / (assignment.mean_work[:, None] + 0.001)
-    others = max(1, assignment.num_devices - 1)
+    others = np.maximum(1, assignment.linked.sum(axis=1) - 1)
     table = np.zeros((assignment.num_devices, NUM_STATIC))
     seen = assignment.allowed.any(axis=0)
     table[seen, StaticColumn.LOG_SPEED] = -np.log(np.nanmean(ratio[:, seen], axis=0))

@@ -111,6 +111,16 @@ def replay_episodes(
     return Rollouts(**out._asdict(), temperature=temperature)
 
 
+def join_rollouts(first: Rollouts, second: Rollouts) -> Rollouts:
+    """Returns the episodes of both in one batch, of one problem and temperature."""
+    assert first.temperature == second.temperature
+    arrays = {
+        name: np.concatenate([getattr(first, name), getattr(second, name)])
+        for name in EpisodeArrays._fields
+    }
+    return Rollouts(**arrays, temperature=first.temperature)
+
+
 def plan_arrays(assignment: Assignment, rollouts: Rollouts) -> tuple[Ints, Ints]:
     """Returns (placements_BV, priorities_BV) of the episodes' plans."""
     return assignment.plan_arrays(rollouts.orders, rollouts.devices)

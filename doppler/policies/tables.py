@@ -22,6 +22,7 @@ class Tables(NamedTuple):
     Attributes:
         tie_class: Rank of each op's b-level, 0 = largest; N.
         log_ratio: log of the time on a device over the mean time, clipped to 3; N x D.
+        fully_linked: True if no pair of devices lacks a link.
     """
 
     in_ptr: Ints
@@ -50,8 +51,10 @@ class Tables(NamedTuple):
     per_byte: Floats
     num_streams: Ints
     memory_bytes: Floats
+    linked: Bools
     tie_class: Ints
     log_ratio: Floats
+    fully_linked: bool
 
 
 class Workspace(NamedTuple):
@@ -107,12 +110,13 @@ class Heads(NamedTuple):
 
 def make_tables(assignment: Assignment) -> Tables:
     """Returns the kernel's view of the MDP."""
-    derived = ("tie_class", "log_ratio")
+    derived = ("tie_class", "log_ratio", "fully_linked")
     fields = {name: getattr(assignment, name) for name in Tables._fields if name not in derived}
     ratio = (assignment.work + 0.001) / (assignment.mean_work[:, None] + 0.001)
     return Tables(
         **fields,
         tie_class=_tie_classes(assignment.levels.b_level),
+        fully_linked=bool(assignment.linked.all()),
         log_ratio=np.clip(np.log(ratio), -3.0, 3.0),
     )
 

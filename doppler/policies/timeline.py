@@ -72,11 +72,24 @@ def known_device(t: Tables, s: Workspace, op: int) -> int:
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)  # type: ignore[untyped-decorator]
+def _mask_links(t: Tables, s: Workspace, op: int) -> None:
+    for slot in range(t.near_ptr[op], t.near_ptr[op + 1]):
+        home = known_device(t, s, t.near_op[slot])
+        if home < 0:
+            continue
+        for device in range(len(s.mask)):
+            out = t.near_out[slot]
+            if not (t.linked[device, home] if out else t.linked[home, device]):
+                s.mask[device] = False
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)  # type: ignore[untyped-decorator]
 def set_mask(t: Tables, s: Workspace, op: int) -> int:
     """Fills the mask of devices for `op`; returns how many there are.
 
     The first placement of a group fixes the rest. A device without room for the group's state is
-    left out, unless no device has room: then the scorer calls the plan infeasible.
+    left out, and one without a link to a known neighbour; if none is left all allowed devices are
+    in, and whoever scores the plan finds it infeasible.
     """
     num_devices = len(s.mask)
     home = known_device(t, s, op)
@@ -89,6 +102,9 @@ def set_mask(t: Tables, s: Workspace, op: int) -> int:
     for device in range(num_devices):
         fits = group < 0 or s.memory[device] + t.group_bytes[group] <= t.memory_bytes[device]
         s.mask[device] = t.allowed[op, device] and fits
+    if not t.fully_linked:
+        _mask_links(t, s, op)
+    for device in range(num_devices):
         count += s.mask[device]
     if count == 0:
         for device in range(num_devices):

@@ -1,0 +1,1 @@
+"""Training of the policies: imitation, reinforcement learning, elites, checkpoints."""

@@ -1,0 +1,146 @@
+"""Checkpoints of a learner: resuming from one continues exactly as if nothing had happened.
+
+A checkpoint holds both policies, the optimiser, the generator's state, the elites, the progress,
+the configuration and the digests of graph and cluster; no pickle.
+"""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from doppler.core.errors import FormatError
+from doppler.policies.assignment import Assignment
+from doppler.policies.bundle import load_tensors, read_bundle, write_bundle
+from doppler.policies.dual import DualPolicy, policy_inputs
+from doppler.policies.storage import config_document, parse_config
+from doppler.training.config import Stage
+from doppler.training.elites import Elite, EliteBuffer
+from doppler.training.learner import Learner, Progress
+
+KIND = "doppler.checkpoint"
+VERSION = 1
+KEYS = frozenset(
+    {"config", "graph_digest", "cluster_digest", "progress", "rng", "elites", "learning_rate"}
+)
+MOMENTS = ("exp_avg", "exp_avg_sq", "step")
+
+
+def save_checkpoint(learner: Learner, directory: Path) -> None:
+    """Writes the learner's state; an older checkpoint there is replaced as a whole."""
+    problem = learner.inputs.assignment.problem
+    elites = learner.elites.elites
+    content = {
+        "config": config_document(learner.policy.config),
+        "graph_digest": problem.graph.digest,
+        "cluster_digest": problem.cluster.digest,
+        "progress": {**asdict(learner.progress), "stage": learner.progress.stage.value},
+        "rng": learner.rng.bit_generator.state,
+        "elites": [elite.value_ns for elite in elites],
+        "learning_rate": learner.learning_rate,
+    }
+    tensors = {f"policy.{name}": value for name, value in learner.policy.state_dict().items()}
+    tensors |= _moments(learner)
+    if elites:
+        tensors["elites.order"] = torch.from_numpy(np.stack([e.order for e in elites]))
+        tensors["elites.devices"] = torch.from_numpy(np.stack([e.devices for e in elites]))
+    write_bundle(directory, KIND, VERSION, tensors, content)
+
+
+def load_checkpoint(
+    directory: Path, assignment: Assignment, *, capacity: int, threads: int = 1
+) -> Learner:
+    """Returns the stored learner on the problem that it was stored for.
+
+    Args:
+        directory: Where `save_checkpoint` wrote.
+        assignment: The MDP of the same problem.
+        capacity: Size of the elite buffer.
+        threads: Threads of the sampler.
+
+    Raises:
+        FormatError: If the checkpoint is absent, damaged or foreign, or made for another graph or
+            cluster.
+    """
+    tensors, content = read_bundle(directory, KIND, VERSION, KEYS)
+    problem = assignment.problem
+    for label, found in (("graph", problem.graph.digest), ("cluster", problem.cluster.digest)):
+        if content[f"{label}_digest"] != found:
+            raise FormatError(
+                f"checkpoint {directory} was made for {label} {content[f'{label}_digest']}, and "
+                f"this one is {found}"
+            )
+    policy = DualPolicy(parse_config(content["config"], directory), seed=0)
+    load_tensors(policy, _below(tensors, "policy."), directory)
+    elites = EliteBuffer(assignment, capacity)
+    elites.elites = _elites(tensors, content["elites"], assignment, directory)
+    inputs = policy_inputs(assignment, policy.config)
+    learner = Learner(policy, inputs, elites, _generator(content["rng"], directory), threads)
+    learner.progress = _progress(content["progress"], directory)
+    _restore_moments(learner, tensors, directory)
+    learner.set_learning_rate(float(content["learning_rate"]))
+    return learner
+
+
+def _moments(learner: Learner) -> dict[str, Tensor]:
+    state = learner.optimizer.state
+    return {
+        f"adam.{moment}.{name}": torch.as_tensor(state[parameter][moment])
+        for name, parameter in learner.policy.named_parameters()
+        if parameter in state
+        for moment in MOMENTS
+    }
+
+
+def _restore_moments(learner: Learner, tensors: dict[str, Tensor], where: Path) -> None:
+    stored = _below(tensors, "adam.")
+    for name, parameter in learner.policy.named_parameters():
+        found = {m: stored[f"{m}.{name}"] for m in MOMENTS if f"{m}.{name}" in stored}
+        if not found:
+            continue
+        if len(found) < len(MOMENTS) or found["exp_avg"].shape != parameter.shape:
+            raise FormatError(f"the optimiser's state of {name!r} in {where} is incomplete")
+        learner.optimizer.state[parameter] = found
+
+
+def _below(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {
+        name.removeprefix(prefix): tensor
+        for name, tensor in tensors.items()
+        if name.startswith(prefix)
+    }
+
+
+def _elites(
+    tensors: dict[str, Tensor], values: Any, assignment: Assignment, where: Path
+) -> list[Elite]:
+    if not values:
+        return []
+    shape = (len(values), assignment.num_ops)
+    for name in ("elites.order", "elites.devices"):
+        if name not in tensors or tuple(tensors[name].shape) != shape:
+            raise FormatError(f"{name} of checkpoint {where} has shape {shape}, and it has not")
+    orders, devices = tensors["elites.order"].numpy(), tensors["elites.devices"].numpy()
+    return [
+        Elite(value_ns=int(value), order=orders[row].copy(), devices=devices[row].copy())
+        for row, value in enumerate(values)
+    ]
+
+
+def _generator(state: Any, where: Path) -> np.random.Generator:
+    rng = np.random.default_rng()
+    try:
+        rng.bit_generator.state = state
+    except (TypeError, ValueError, KeyError) as error:
+        raise FormatError(f"the generator's state in {where} is damaged: {error}") from error
+    return rng
+
+
+def _progress(document: Any, where: Path) -> Progress:
+    try:
+        return Progress(**{**document, "stage": Stage(document["stage"])})
+    except (TypeError, ValueError, KeyError) as error:
+        raise FormatError(f"the progress in {where} is damaged: {error}") from error

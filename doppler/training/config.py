@@ -1,0 +1,134 @@
+"""Settings of training; every schedule says where it starts and ends."""
+
+import enum
+from dataclasses import dataclass, field
+
+from doppler.core.errors import ConfigError
+
+
+class Stage(enum.Enum):
+    """I: imitation; II: the simulator's reward; III: the running job's reward."""
+
+    imitation = "I"
+    simulation = "II"
+    system = "III"
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """Goes geometrically from `start` to `end` (both positive) as progress goes from 0 to 1."""
+
+    start: float
+    end: float
+
+    def __post_init__(self) -> None:
+        if not (self.start > 0.0 and self.end > 0.0):
+            raise ConfigError(
+                f"a schedule goes between positive values, and it is {self.start} to {self.end}"
+            )
+
+    def at(self, progress: float) -> float:
+        """Returns the value at `progress` in [0, 1]."""
+        return float(self.start * (self.end / self.start) ** min(1.0, max(0.0, progress)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImitationConfig:
+    """Stage I.
+
+    Attributes:
+        num_updates: Gradient steps.
+        batch: Episodes of the student per step, labelled by the critical-path teacher.
+        learning_rate: Of Adam.
+        temperature: Of the student's episodes; above 1 visits states that the teacher would not.
+    """
+
+    num_updates: int = 30
+    batch: int = 8
+    learning_rate: Schedule = Schedule(3e-3, 1e-3)
+    temperature: Schedule = Schedule(2.0, 1.0)
+
+    def __post_init__(self) -> None:
+        _at_least("num_updates", self.num_updates, 0)
+        _at_least("batch", self.batch, 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReinforceConfig:
+    """Stages II and III.
+
+    Attributes:
+        batch: Episodes per update (K); the baseline of one is the mean of the others.
+        learning_rate: Of Adam.
+        entropy_weight: Of the mean entropy per decision; trades exploration against progress.
+        temperature: Of sampling and of the learned distribution.
+        advantage_floor: Smallest deviation of a batch, as a part of the reference value, that
+            advantages are divided by; smaller differences push less.
+        max_gradient: Norm to which gradients are clipped.
+        elite_weight: Weight of imitating elites beside the policy gradient.
+        elite_batch: Elites replayed per update.
+        num_elites: Distinct best plans that are kept.
+        select_elite_weight: Weight of an elite's order relative to its devices.
+    """
+
+    batch: int = 32
+    learning_rate: Schedule = Schedule(2e-3, 3e-4)
+    entropy_weight: Schedule = Schedule(2e-2, 1e-3)
+    temperature: Schedule = Schedule(1.2, 0.5)
+    advantage_floor: float = 0.005
+    max_gradient: float = 1.0
+    elite_weight: float = 0.3
+    elite_batch: int = 4
+    num_elites: int = 16
+    select_elite_weight: float = 0.25
+
+    def __post_init__(self) -> None:
+        _at_least("batch", self.batch, 2)
+        _at_least("elite_batch", self.elite_batch, 0)
+        _at_least("num_elites", self.num_elites, 1)
+        for label in ("advantage_floor", "max_gradient"):
+            if getattr(self, label) <= 0.0:
+                raise ConfigError(f"{label} is positive, and it is {getattr(self, label)}")
+        for label in ("elite_weight", "select_elite_weight"):
+            if getattr(self, label) < 0.0:
+                raise ConfigError(f"{label} is at least 0, and it is {getattr(self, label)}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingConfig:
+    """How the learned planner spends its budget.
+
+    Attributes:
+        imitation: Stage I (needs no simulation).
+        reinforce: Stage II.
+        search_share: Part of the budget for a first search whose plans become elites.
+        learn_share: Part of the budget for stage II; what is left polishes its best plans.
+        restarts: Times that stage II starts from the imitating policy.
+        num_seeds: Elites that the last search starts from.
+        threads: Threads of sampler and network.
+    """
+
+    imitation: ImitationConfig = field(default_factory=ImitationConfig)
+    reinforce: ReinforceConfig = field(default_factory=ReinforceConfig)
+    search_share: float = 0.1
+    learn_share: float = 0.4
+    restarts: int = 1
+    num_seeds: int = 4
+    threads: int = 1
+
+    def __post_init__(self) -> None:
+        for label in ("restarts", "num_seeds", "threads"):
+            _at_least(label, getattr(self, label), 1)
+        for label in ("search_share", "learn_share"):
+            if not 0.0 <= getattr(self, label) <= 1.0:
+                raise ConfigError(f"{label} lies in [0, 1], and it is {getattr(self, label)}")
+        if self.search_share + self.learn_share > 1.0:
+            raise ConfigError(
+                f"search_share and learn_share are at most 1 together, and they are "
+                f"{self.search_share} and {self.learn_share}"
+            )
+
+
+def _at_least(label: str, value: int, least: int) -> None:
+    if value < least:
+        raise ConfigError(f"{label} is at least {least}, and it is {value}")

@@ -1,0 +1,77 @@
+"""Stage I: the policies learn from a teacher, on states that they visit themselves.
+
+The teacher is the critical-path rule: SEL's label is the candidate with the largest b-level, PLC's
+the device with the earliest finish (on equal devices the earliest start); all ties count equally.
+
+Source: Ross et al. 2011 (DAgger); DOPPLER section 5, stage I.
+"""
+
+import torch
+from torch import Tensor
+
+from doppler.policies.dual import Decisions, Encoded, log_probs
+from doppler.policies.sampling import Rollouts, Temperature
+from doppler.training.config import ImitationConfig, Stage
+from doppler.training.learner import Learner
+from doppler.training.metrics import OnRecord, TrainingRecord
+
+
+def imitate(learner: Learner, config: ImitationConfig, on_record: OnRecord | None = None) -> None:
+    """Runs stage I; one that was stopped half-way goes on. No plan is scored."""
+    progress = learner.progress
+    same = progress.stage is Stage.imitation and progress.num_updates == config.num_updates
+    if not same or progress.is_finished:
+        learner.begin(Stage.imitation, config.num_updates)
+    while learner.progress.update < learner.progress.num_updates:
+        record = imitation_update(learner, config)
+        if on_record is not None:
+            on_record(record)
+
+
+def imitation_update(learner: Learner, config: ImitationConfig) -> TrainingRecord:
+    """Samples episodes of the student, labels them, and takes one gradient step."""
+    progress = learner.progress
+    temperature = config.temperature.at(progress.fraction)
+    learner.set_learning_rate(config.learning_rate.at(progress.fraction))
+    rollouts = learner.policy.sample(
+        learner.inputs,
+        config.batch,
+        learner.rng,
+        temperature=Temperature(select=temperature, place=temperature),
+        threads=learner.threads,
+    )
+    encoded = learner.policy.encode(learner.inputs)
+    decisions = log_probs(encoded, rollouts)
+    loss = teacher_loss(encoded, decisions, rollouts)
+    norm = learner.step(loss, max_gradient=1.0)
+    progress.update += 1
+    progress.episodes += config.batch
+    choices = max(1, len(decisions.place_rows))
+    return TrainingRecord(
+        stage=progress.stage,
+        update=progress.update - 1,
+        num_updates=progress.num_updates,
+        episodes=progress.episodes,
+        best_ns=learner.elites.best_ns,
+        mean_ns=None,
+        select_entropy=float(decisions.select_entropy.mean()),
+        place_entropy=float(decisions.place_entropy.sum()) / choices,
+        loss=float(loss),
+        learning_rate=learner.learning_rate,
+        temperature=temperature,
+        gradient_norm=norm,
+        simulations=progress.simulations,
+    )
+
+
+def teacher_loss(encoded: Encoded, decisions: Decisions, rollouts: Rollouts) -> Tensor:
+    """Returns the mean cross-entropy per decision to the teacher's labels, SEL plus PLC."""
+    labels = torch.from_numpy(rollouts.teacher_select)
+    score = (labels * encoded.scores).sum() / rollouts.temperature.select
+    select = (decisions.select_totals.sum() - score) / labels.numel()
+    if not len(decisions.place_rows):
+        return select
+    teacher = torch.from_numpy(rollouts.teacher).flatten(0, 1)[decisions.place_rows]
+    weights = teacher / teacher.sum(dim=1, keepdim=True)
+    place = -(weights * decisions.place_logs).sum(dim=1).mean()
+    return select + place

@@ -1,0 +1,92 @@
+"""What learning carries from update to update: policy, optimiser, generator, elites, progress."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from doppler.policies.dual import DualPolicy, PolicyInputs
+from doppler.training.config import Stage
+from doppler.training.elites import EliteBuffer
+
+
+@dataclass(slots=True)
+class Progress:
+    """Where a stage stands; a finished stage has `update == num_updates`.
+
+    Attributes:
+        stage: Stage of training.
+        update: Updates done.
+        num_updates: Updates that the stage has, so that schedules end where it ends.
+        episodes: Episodes done.
+        simulations: Plans scored.
+    """
+
+    stage: Stage
+    update: int = 0
+    num_updates: int = 0
+    episodes: int = 0
+    simulations: int = 0
+
+    @property
+    def is_finished(self) -> bool:
+        """True when no update is left."""
+        return self.update >= self.num_updates
+
+    @property
+    def fraction(self) -> float:
+        """0 at the first update, 1 at the last."""
+        return self.update / max(1, self.num_updates - 1)
+
+
+class Learner:
+    """The mutable state of training on one problem.
+
+    Attributes:
+        policy: Both policies.
+        inputs: The problem as they see it.
+        optimizer: One Adam over both (no parameter is shared, so it is two in one).
+        rng: Source of all randomness after the policy's initialisation.
+        elites: Best plans.
+        progress: Of the stage that runs.
+        threads: Threads of the sampler.
+    """
+
+    def __init__(
+        self,
+        policy: DualPolicy,
+        inputs: PolicyInputs,
+        elites: EliteBuffer,
+        rng: np.random.Generator,
+        threads: int = 1,
+    ) -> None:
+        self.policy = policy
+        self.inputs = inputs
+        self.elites = elites
+        self.rng = rng
+        self.threads = threads
+        self.optimizer = torch.optim.Adam(policy.parameters(), lr=1e-3)
+        self.progress = Progress(Stage.imitation)
+
+    def begin(self, stage: Stage, num_updates: int) -> None:
+        """Starts a stage."""
+        self.progress = Progress(stage, num_updates=num_updates)
+
+    def set_learning_rate(self, value: float) -> None:
+        """Sets the rate where the optimiser reads it."""
+        for group in self.optimizer.param_groups:
+            group["lr"] = value
+
+    @property
+    def learning_rate(self) -> float:
+        """The rate as the optimiser reads it."""
+        return float(self.optimizer.param_groups[0]["lr"])
+
+    def step(self, loss: Tensor, max_gradient: float) -> float:
+        """Takes one gradient step; returns the gradient's norm before clipping."""
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()  # type: ignore[no-untyped-call]
+        norm = torch.nn.utils.clip_grad_norm_(self.policy.parameters(), max_gradient)
+        self.optimizer.step()
+        return float(norm)
