@@ -145,7 +145,7 @@ def make_mask(problem: Problem) -> Mask:
     allowed_VD = np.asarray(problem.allowed, dtype=np.bool_)
     allowed_UD = np.zeros((len(members), cluster.num_devices), dtype=np.bool_)
     for unit, ops in enumerate(members):
-        allowed_UD[unit] = allowed_VD[ops].all(axis=0)
+        allowed_UD[unit] = allowed_VD[ops[0]] if len(ops) == 1 else allowed_VD[ops].all(axis=0)
         if not allowed_UD[unit].any():
             raise PlanError(
                 f"ops of one group share a device, and group {graph.ops[ops[0]].group!r} has no "
@@ -173,10 +173,11 @@ def make_mask(problem: Problem) -> Mask:
 
 
 def _edge_units(problem: Problem, unit_V: Ints) -> Ints:
+    units = unit_V.tolist()
     pairs = {
-        (int(unit_V[edge.src]), int(unit_V[edge.dst]))
+        (units[edge.src], units[edge.dst])
         for edge in problem.graph.edges
-        if unit_V[edge.src] != NO_UNIT and unit_V[edge.src] != unit_V[edge.dst]
+        if units[edge.src] != NO_UNIT and units[edge.src] != units[edge.dst]
     }
     return np.asarray(sorted(pairs), dtype=np.int64).reshape(-1, 2)
 

@@ -69,8 +69,9 @@ def make_tables(mask: Mask, costs: Costs) -> ListTables:
     tensor_ptr = np.zeros(num_ops + 1, dtype=np.int64)
     np.cumsum([len(op.outputs) for op in graph.ops], out=tensor_ptr[1:])
     ordering = [edge for edge in graph.edges if edge.distance == 0]
-    joined = [edge for edge in ordering if mask.unit_V[edge.src] != NO_UNIT]
-    resident = [edge for edge in ordering if mask.unit_V[edge.src] == NO_UNIT]
+    units = mask.unit_V.tolist()
+    joined = [edge for edge in ordering if units[edge.src] != NO_UNIT]
+    resident = [edge for edge in ordering if units[edge.src] == NO_UNIT]
     in_ptr, in_src, in_tensor = _by_destination(joined, tensor_ptr, num_ops)
     held_ptr, _, held_tensor = _by_destination(resident, tensor_ptr, num_ops)
     out_ptr, out_dst = _csr([edge.src for edge in joined], [edge.dst for edge in joined], num_ops)
@@ -114,7 +115,8 @@ def _csr(rows: Sequence[int], values: Sequence[int], count: int) -> tuple[Ints, 
 def _by_destination(edges: Sequence[Edge], tensor_ptr: Ints, count: int) -> tuple[Ints, Ints, Ints]:
     destinations = [edge.dst for edge in edges]
     ptr, sources = _csr(destinations, [edge.src for edge in edges], count)
-    tensors = [int(tensor_ptr[edge.src]) + edge.output for edge in edges]
+    first = tensor_ptr.tolist()
+    tensors = [first[edge.src] + edge.output for edge in edges]
     return ptr, sources, _csr(destinations, tensors, count)[1]
 
 

@@ -30,7 +30,7 @@ def check_planner(name, make_scorer=SlowScorer):
 
 def check_case(planner, where, problem, costs, make_scorer):
     """Checks one planner on one problem."""
-    budget = Budget(2000 if "exhaustive" in where else BUDGET)
+    budget = Budget(4000 if "exhaustive" in where else BUDGET)
     plans = []
     for _ in range(2):
         scorer = make_scorer(problem, costs)

@@ -37,8 +37,13 @@ class SlowScorer:
             for placement, priority in zip(placements_BV, priorities_BV, strict=True)
         ]
 
-    def _one(self, placement, priority):
-        self.num_calls += 1
+    def makespan_ns(self, placement, priority):
+        """First start to last end of all iterations of a period run."""
+        plan = self._plan(tuple(placement), tuple(priority))
+        starts, ends = _Run(self.problem, self.costs, plan, ITERATIONS).run()
+        return max(ends) - min(starts)
+
+    def _plan(self, placement, priority):
         plan = Plan(
             graph_digest=self.problem.graph.digest,
             cluster_digest=self.problem.cluster.digest,
@@ -46,6 +51,11 @@ class SlowScorer:
             priority=priority,
         )
         check_plan(self.problem, plan)
+        return plan
+
+    def _one(self, placement, priority):
+        self.num_calls += 1
+        plan = self._plan(placement, priority)
         is_period = self.problem.objective is not Objective.makespan
         starts, ends = _Run(self.problem, self.costs, plan, ITERATIONS if is_period else 1).run()
         if starts is None:
