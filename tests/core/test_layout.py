@@ -1,0 +1,124 @@
+"""Layouts: what they make of hardware, and what they refuse."""
+
+import pytest
+
+from doppler.core.cluster import Link
+from doppler.core.errors import ClusterError
+from doppler.core.hardware import Hardware, Processor
+from doppler.core.layout import Backend, Layout, Slice, all_cores_layout, per_core_layout
+
+CPU = Processor(
+    name="cpu0",
+    kind="cpu",
+    model="cpu",
+    num_units=4,
+    memory_bytes=1000,
+    core_ids=(8, 9, 10, 11),
+    publish_ns=7,
+    flop_per_s=400,
+)
+
+
+def gpu(name):
+    return Processor(
+        name=name, kind="gpu", model="gpu", num_units=8, memory_bytes=800, copy_engines=2
+    )
+
+
+HARDWARE = Hardware(
+    name="host",
+    processors=(CPU, gpu("gpu0"), gpu("gpu1")),
+    links=(
+        Link(src="gpu0", dst="gpu1", latency_ns=5, bytes_per_s=9, buses=("out0", "in1")),
+        Link(src="gpu1", dst="gpu0", latency_ns=5, bytes_per_s=9, buses=("out1", "in0")),
+    ),
+)
+
+
+def part(parent, backend, units, name, **fields):
+    return Slice(parent=parent, backend=backend, units=units, name=name, **fields)
+
+
+def apply(*slices):
+    return Layout(name="cut", slices=slices).apply(HARDWARE)
+
+
+def test_core_groups_get_cores_in_order_and_their_share():
+    cluster = apply(
+        part("cpu0", Backend.core_group, 1, "one"),
+        part("cpu0", Backend.core_group, 3, "three", memory_bytes=10, num_streams=2),
+    )
+    one, three = cluster.devices
+    assert (one.cores, three.cores) == ((8,), (9, 10, 11))
+    assert (one.share, three.share) == (0.25, 0.75)
+    assert (one.memory_bytes, three.memory_bytes) == (250, 10)
+    assert (one.flop_per_s, three.flop_per_s) == (100, 300)
+    assert three.num_streams == 2
+    assert one.kind == "cpu"
+    assert cluster.link_table[0, 1].latency_ns == 7
+    assert cluster.link_table[0, 1].bytes_per_s is None
+    assert cluster.siblings == ((1,), (0,))
+
+
+def test_slices_of_different_parents_inherit_the_link_and_its_buses():
+    cluster = apply(
+        part("gpu0", Backend.mps, 4, "a"),
+        part("gpu0", Backend.mps, 4, "b"),
+        part("gpu1", Backend.whole, 8, "c"),
+    )
+    assert cluster.link_table[0, 2].buses == cluster.link_table[1, 2].buses == ("out0", "in1")
+    assert cluster.link_table[2, 0].buses == ("out1", "in0")
+    assert cluster.link_table[0, 1].bytes_per_s is None
+    assert [device.kind for device in cluster.devices] == ["mps", "mps", "cuda"]
+
+
+def test_isolated_slices_of_one_gpu_have_no_link():
+    cluster = apply(part("gpu0", Backend.mig, 4, "a"), part("gpu0", Backend.mig, 4, "b"))
+    assert cluster.link_table == {}
+
+
+def test_ready_made_layouts_cover_all_cores():
+    per_core = per_core_layout(CPU).apply(HARDWARE)
+    assert [device.cores for device in per_core.devices] == [(8,), (9,), (10,), (11,)]
+    whole = all_cores_layout(CPU).apply(HARDWARE)
+    assert [device.cores for device in whole.devices] == [(8, 9, 10, 11)]
+
+
+@pytest.mark.parametrize(
+    ("slices", "message"),
+    [
+        ([part("gpu7", Backend.mps, 1, "a")], "names processor 'gpu7'; did you mean"),
+        ([part("gpu0", Backend.core_group, 1, "a")], "a core_group cuts a cpu"),
+        ([part("cpu0", Backend.mps, 1, "a")], "a core_group cuts a cpu"),
+        ([part("cpu0", Backend.core_group, 0, "a")], "asks for 0"),
+        (
+            [
+                part("cpu0", Backend.core_group, 3, "a"),
+                part("cpu0", Backend.core_group, 2, "b"),
+            ],
+            "at most its 4 units, and slice 'b' .* asks for 2 with 3 taken",
+        ),
+        (
+            [part("gpu0", Backend.mps, 1, "a"), part("gpu0", Backend.mps, 1, "a")],
+            "stands twice",
+        ),
+    ],
+)
+def test_broken_rules_are_named(slices, message):
+    with pytest.raises(ClusterError, match=message):
+        apply(*slices)
+
+
+def test_hardware_checks_its_processors_and_links():
+    with pytest.raises(ClusterError, match="unique names"):
+        Hardware(name="h", processors=())
+    with pytest.raises(ClusterError, match="unique names"):
+        Hardware(name="h", processors=(CPU, CPU))
+    with pytest.raises(ClusterError, match="names 'x'"):
+        Hardware(name="h", processors=(CPU,), links=(Link(src="cpu0", dst="x"),))
+    with pytest.raises(ClusterError, match="is 'tpu'"):
+        Processor(name="t", kind="tpu", model="t", num_units=1, memory_bytes=1)
+    with pytest.raises(ClusterError, match="num_units is at least 1"):
+        Processor(name="t", kind="gpu", model="t", num_units=0, memory_bytes=1)
+    with pytest.raises(ClusterError, match=r"one id per unit \(2\)"):
+        Processor(name="t", kind="cpu", model="t", num_units=2, memory_bytes=1, core_ids=(1, 2, 3))
