@@ -61,7 +61,7 @@ class JobConfig:
         None, "interpreter that the environments run in (Isaac Gym needs its own), or null"
     )
     num_shards: int = setting(6, "environment shards")
-    envs_per_shard: int = setting(32, "environments per shard")
+    envs_per_shard: int = setting(16, "environments per shard")
     horizon: int = setting(16, "control steps per iteration and environment")
     chunk: int = setting(8, "control steps per fused rollout op; divides the horizon")
     fused: bool = setting(True, "environment and agent of a chunk are one op")

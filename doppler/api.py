@@ -1,0 +1,220 @@
+"""The library's front door: place a graph, compare planners, simulate a plan, run a job.
+
+Example:
+    >>> from doppler.api import place, simulate
+    >>> from doppler.core.cluster import Cluster, Device, Link
+    >>> from doppler.graphs.builder import GraphBuilder
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import networkx
+import numpy as np
+
+from doppler.core.cluster import Cluster
+from doppler.core.costs import Costs
+from doppler.core.graph import DataflowGraph
+from doppler.core.plan import Plan, check_plan
+from doppler.core.problem import Objective, Problem
+from doppler.core.trace import Trace
+from doppler.graphs.networkx_import import from_networkx
+from doppler.planners.base import Budget
+from doppler.planners.bounds import lower_bounds
+from doppler.planners.registry import get_planner
+from simulator.compiled import CompiledRuntime
+from simulator.costs.roofline import RooflineModel
+from simulator.scorer import CompiledScorer
+
+DEFAULT_BUDGET = 3000
+DEFAULT_PLANNERS = (
+    "single_device",
+    "round_robin",
+    "critical_path",
+    "heft",
+    "annealing",
+    "learned",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannerResult:
+    """What one planner made of a problem.
+
+    Attributes:
+        planner: Its name.
+        plan: Its plan.
+        value_ns: Simulated makespan, or period rounded up.
+        gap: value / lower bound - 1.
+        num_calls: Plans that it had scored.
+        seconds: Wall-clock time that it took.
+    """
+
+    planner: str
+    plan: Plan
+    value_ns: int
+    gap: float
+    num_calls: int
+    seconds: float
+
+
+def make_problem(
+    graph: DataflowGraph | networkx.DiGraph,
+    cluster: Cluster,
+    *,
+    pins: Mapping[str, str] | None = None,
+    memory_headroom: float = 0.0,
+    objective: Objective | None = None,
+) -> Problem:
+    """Returns the placement problem of a graph on a cluster.
+
+    Args:
+        graph: A dataflow graph, or a networkx graph as `doppler.graphs.networkx_import` reads it.
+        cluster: The devices.
+        pins: Op name -> device name.
+        memory_headroom: Part of each device's memory that is left free.
+        objective: None = period where the graph is loop-carried, else makespan.
+    """
+    dataflow = from_networkx(graph) if isinstance(graph, networkx.DiGraph) else graph
+    if objective is None:
+        objective = Objective.period if dataflow.is_cyclic else Objective.makespan
+    return Problem(
+        graph=dataflow,
+        cluster=cluster,
+        pins=dict(pins or {}),
+        memory_headroom=memory_headroom,
+        objective=objective,
+    )
+
+
+def place(
+    graph: DataflowGraph | networkx.DiGraph,
+    cluster: Cluster,
+    *,
+    planner: str = "learned",
+    budget: int = DEFAULT_BUDGET,
+    costs: Costs | None = None,
+    pins: Mapping[str, str] | None = None,
+    objective: Objective | None = None,
+    seed: int = 0,
+) -> Plan:
+    """Returns the best plan that a planner finds.
+
+    Args:
+        graph: What is placed.
+        cluster: Where to.
+        planner: Name of a planner.
+        budget: Plans that it may simulate.
+        costs: Times per op and device; None = the roofline of the cluster's rates.
+        pins: Op name -> device name.
+        objective: None = period where the graph is loop-carried, else makespan.
+        seed: Seed of everything random.
+
+    Raises:
+        ConfigError: If the planner is unknown.
+        PlanError: If no placement obeys the rules.
+        ClusterError: If there are no costs and the cluster names no rates.
+    """
+    problem = make_problem(graph, cluster, pins=pins, objective=objective)
+    return plan_problem(problem, resolve_costs(problem, costs), planner, budget, seed).plan
+
+
+def compare(
+    graph: DataflowGraph | networkx.DiGraph,
+    cluster: Cluster,
+    *,
+    planners: Sequence[str] = DEFAULT_PLANNERS,
+    budget: int = DEFAULT_BUDGET,
+    costs: Costs | None = None,
+    pins: Mapping[str, str] | None = None,
+    objective: Objective | None = None,
+    seed: int = 0,
+) -> list[PlannerResult]:
+    """Returns what each planner makes of one problem at the same budget, best first.
+
+    Arguments and errors are those of `place`.
+    """
+    problem = make_problem(graph, cluster, pins=pins, objective=objective)
+    resolved = resolve_costs(problem, costs)
+    return compare_problem(problem, resolved, planners, budget, seed)
+
+
+def simulate(problem: Problem, plan: Plan, costs: Costs, iterations: int = 1) -> Trace:
+    """Returns the simulated trace of a plan.
+
+    Raises:
+        PlanError: If the plan does not fit the problem.
+    """
+    check_plan(problem, plan)
+    return CompiledRuntime(costs).run(problem, plan, iterations)
+
+
+def resolve_costs(problem: Problem, costs: Costs | None) -> Costs:
+    """Returns `costs`, or the roofline's where there are none."""
+    return RooflineModel().costs(problem) if costs is None else costs
+
+
+def plan_problem(
+    problem: Problem, costs: Costs, planner: str, budget: int, seed: int, threads: int = 1
+) -> PlannerResult:
+    """Returns what one planner makes of a problem; the same seed gives the same plan."""
+    make = get_planner(planner)
+    scorer = CompiledScorer(problem, costs, threads=threads)
+    start = time.perf_counter()
+    plan = make(problem, scorer, Budget(budget), np.random.default_rng(seed))
+    seconds = time.perf_counter() - start
+    return summarise(problem, costs, planner, plan, scorer.num_calls, seconds)
+
+
+def summarise(
+    problem: Problem, costs: Costs, planner: str, plan: Plan, num_calls: int, seconds: float
+) -> PlannerResult:
+    """Returns a plan with its simulated value and its gap to the lower bound."""
+    value_ns = score_plan(problem, costs, plan)
+    bound_ns = lower_bounds(problem, costs).best_ns
+    return PlannerResult(
+        planner=planner,
+        plan=plan,
+        value_ns=value_ns,
+        gap=value_ns / bound_ns - 1.0 if bound_ns else 0.0,
+        num_calls=num_calls,
+        seconds=seconds,
+    )
+
+
+def score_plan(problem: Problem, costs: Costs, plan: Plan) -> int:
+    """Returns the simulated objective of a plan, in ns."""
+    check_plan(problem, plan)
+    scorer = CompiledScorer(problem, costs)
+    return int(scorer.score(np.array([plan.placement]), np.array([plan.priority]))[0])
+
+
+def compare_problem(
+    problem: Problem,
+    costs: Costs,
+    planners: Sequence[str],
+    budget: int,
+    seed: int,
+    *,
+    threads: int = 1,
+    on_result: Callable[[PlannerResult], None] | None = None,
+) -> list[PlannerResult]:
+    """Returns what each planner makes of a problem at the same budget, best first.
+
+    Args:
+        problem: What is placed.
+        costs: Times.
+        planners: Names.
+        budget: Plans that each may simulate.
+        seed: Every planner starts from the same seed.
+        threads: Threads that score plans; they change no result.
+        on_result: Called after each planner.
+    """
+    results: list[PlannerResult] = []
+    for name in planners:
+        result = plan_problem(problem, costs, name, budget, seed, threads)
+        results.append(result)
+        if on_result is not None:
+            on_result(result)
+    return sorted(results, key=lambda result: result.value_ns)

@@ -1,0 +1,291 @@
+"""Calibration of a job: run its real ops on every kind of device, keep what was measured.
+
+The components are not timed in isolation but as ops of the running job, so that caches are as
+warm and arguments as real as later: alone under the single-device plan, beside busy siblings under
+a spread plan, for several environment counts, and on the layout that owns all cores.
+"""
+
+import dataclasses
+import datetime
+import json
+import os
+import statistics
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from doppler.config import CalibrationSettings, JobConfig
+from doppler.coordinator.templates import dp_only_devices
+from doppler.core.errors import FormatError
+from doppler.core.hardware import Hardware
+from doppler.core.layout import Layout, all_cores_layout, per_core_layout
+from doppler.core.plan import Plan, make_plan
+from doppler.core.problem import Objective, Problem
+from doppler.jobs import JOB_FACTORY, RealJob, build_job
+from doppler.planners.mask import make_mask
+from doppler.provenance import content_key, describe_machine, versions
+from doppler.report.json_codec import from_json, parse, to_json
+from executor.job_spec import JobSpec
+from executor.options import ExecutorOptions
+from executor.runtime import CoreExecutor
+from simulator.calibrate import Observation, fit_dispatch_ns, fit_latency_ns, observe
+from simulator.costs.measured import CostEntry, CostTable, fit_entries
+
+SCHEMA_VERSION = 1
+DEFAULT_LATENCY_NS = 20_000
+CACHE_VARIABLE = "XDG_CACHE_HOME"
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DispatchCost:
+    """The runtime's own cost per op on one kind of device."""
+
+    device_kind: str
+    cores: int
+    time_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Text:
+    """One line of provenance."""
+
+    name: str
+    value: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibration:
+    """What was measured of one job on one machine, as it is stored.
+
+    Attributes:
+        key: Content key of machine, versions and job.
+        entries: Op times.
+        dispatch: The runtime's own cost.
+        publish_ns: From a producer's end to the arrival at an idle worker.
+        provenance: Where it comes from.
+    """
+
+    key: str
+    entries: tuple[CostEntry, ...]
+    dispatch: tuple[DispatchCost, ...]
+    publish_ns: int
+    provenance: tuple[Text, ...]
+
+    def table(self) -> CostTable:
+        """Returns the cost model of these measurements."""
+        return CostTable(
+            entries=self.entries,
+            dispatch_ns={(row.device_kind, row.cores): row.time_ns for row in self.dispatch},
+            provenance={line.name: line.value for line in self.provenance},
+        )
+
+    def hardware(self, hardware: Hardware) -> Hardware:
+        """Returns the hardware with the measured latency between the cores of a host."""
+        return dataclasses.replace(
+            hardware,
+            processors=tuple(
+                dataclasses.replace(p, publish_ns=self.publish_ns) if p.kind == "cpu" else p
+                for p in hardware.processors
+            ),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Document:
+    schema_version: int
+    calibration: Calibration
+
+
+def cache_folder(setting: str | None) -> Path:
+    """Returns the folder of measured cost tables: the setting, or the user's cache."""
+    if setting is not None:
+        return Path(setting)
+    base = os.environ.get(CACHE_VARIABLE) or str(Path.home() / ".cache")
+    return Path(base) / "doppler" / "cost_tables"
+
+
+def calibration_key(settings: JobConfig, hardware: Hardware, counts: list[float]) -> str:
+    """Returns the content key: machine, versions, job and environment counts (no seed)."""
+    job = {item.name: getattr(settings, item.name) for item in dataclasses.fields(settings)}
+    return content_key(hardware, {**job, "env_counts": counts})
+
+
+def save_calibration(path: Path, calibration: Calibration) -> None:
+    """Writes a calibration as JSON, whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    document = to_json(_Document(SCHEMA_VERSION, calibration))
+    temporary.write_text(json.dumps(document, indent=1, allow_nan=False) + "\n", "utf-8")
+    temporary.replace(path)
+
+
+def load_calibration(path: Path) -> Calibration:
+    """Returns a stored calibration.
+
+    Raises:
+        FormatError: If the file is damaged, of another version, or has unknown keys.
+    """
+    try:
+        document = parse(path.read_text("utf-8"), path.name)
+    except (OSError, UnicodeDecodeError) as error:
+        raise FormatError(f"cost table {str(path)!r} cannot be read: {error}") from error
+    version = document.get("schema_version") if isinstance(document, dict) else None
+    if version != SCHEMA_VERSION:
+        raise FormatError(
+            f"cost table {str(path)!r} has schema_version {version!r}, and this version reads "
+            f"{SCHEMA_VERSION}"
+        )
+    return from_json(_Document, document, path.name).calibration
+
+
+def load_or_calibrate(
+    settings: JobConfig,
+    hardware: Hardware,
+    calibration: CalibrationSettings,
+    cache: Path,
+    *,
+    seed: int,
+    options: ExecutorOptions,
+    progress: Progress,
+) -> tuple[Calibration, bool]:
+    """Returns the calibration of a job, and whether it came from the cache."""
+    key = calibration_key(settings, hardware, calibration.env_counts)
+    path = cache / f"{key}.json"
+    if path.exists():
+        stored = load_calibration(path)
+        if stored.key != key:
+            raise FormatError(f"cost table {str(path)!r} was made for key {stored.key}, not {key}")
+        return stored, True
+    measured = calibrate(
+        settings, hardware, calibration, seed=seed, options=options, progress=progress
+    )
+    save_calibration(path, measured)
+    return measured, False
+
+
+def calibrate(
+    settings: JobConfig,
+    hardware: Hardware,
+    calibration: CalibrationSettings,
+    *,
+    seed: int,
+    options: ExecutorOptions,
+    progress: Progress,
+) -> Calibration:
+    """Measures the job's components and returns the calibration."""
+    bench = _Bench(calibration, options, progress)
+    cpu = next(p for p in hardware.processors if p.kind == "cpu")
+    counts = sorted({max(1, round(settings.envs_per_shard * c)) for c in calibration.env_counts})
+    for count in counts:
+        job = build_job(dataclasses.replace(settings, envs_per_shard=count), seed)
+        if cpu.num_units > 1:
+            bench.measure_spread(job, hardware, per_core_layout(cpu))
+        if count == settings.envs_per_shard or cpu.num_units == 1:
+            bench.measure_single(job, hardware, all_cores_layout(cpu))
+    return Calibration(
+        key=calibration_key(settings, hardware, calibration.env_counts),
+        entries=fit_entries(bench.observations),
+        dispatch=bench.dispatch(),
+        publish_ns=bench.publish_ns(),
+        provenance=tuple(
+            Text(name=name, value=value)
+            for name, value in {
+                "machine": describe_machine(hardware),
+                "job": settings.name,
+                "measured": datetime.datetime.now().isoformat(timespec="seconds"),
+                "iterations": str(calibration.iterations),
+                **versions(),
+            }.items()
+        ),
+    )
+
+
+class _Bench:
+    """Runs plans on executors and gathers what their traces say."""
+
+    def __init__(
+        self, settings: CalibrationSettings, options: ExecutorOptions, progress: Progress
+    ) -> None:
+        self.observations: list[Observation] = []
+        self._settings = settings
+        self._options = options
+        self._progress = progress
+        self._dispatch: dict[tuple[str, int], list[int]] = {}
+        self._latency: list[int] = []
+
+    def measure_spread(self, job: RealJob, hardware: Hardware, layout: Layout) -> None:
+        """Measures ops alone on one core, and beside busy siblings."""
+        problem = job_problem(job, hardware, layout)
+        with self._executor(job, problem) as executor:
+            self._measure(executor, problem, single_plan(problem), job)
+            self._measure(executor, problem, spread_plan(problem), job)
+
+    def measure_single(self, job: RealJob, hardware: Hardware, layout: Layout) -> None:
+        """Measures ops on the first device of a layout."""
+        problem = job_problem(job, hardware, layout)
+        with self._executor(job, problem) as executor:
+            self._measure(executor, problem, single_plan(problem), job)
+
+    def dispatch(self) -> tuple[DispatchCost, ...]:
+        """Returns the dispatch cost per kind of device."""
+        return tuple(
+            DispatchCost(device_kind=kind, cores=cores, time_ns=round(statistics.median(values)))
+            for (kind, cores), values in sorted(self._dispatch.items())
+        )
+
+    def publish_ns(self) -> int:
+        """Returns the latency between workers."""
+        return round(statistics.median(self._latency)) if self._latency else DEFAULT_LATENCY_NS
+
+    @contextmanager
+    def _executor(self, job: RealJob, problem: Problem) -> Iterator[CoreExecutor]:
+        with CoreExecutor(job_spec(job), problem, self._options) as executor:
+            yield executor
+
+    def _measure(self, executor: CoreExecutor, problem: Problem, plan: Plan, job: RealJob) -> None:
+        skip = self._settings.warmup
+        layout = problem.cluster.name.rpartition("/")[2]
+        self._progress(
+            f"{job.config.num_envs} environments, {layout}, {plan.source.replace('_', ' ')}"
+        )
+        trace = executor.run(problem, plan, skip + self._settings.iterations)
+        self.observations += observe(problem, trace, skip)
+        device = problem.cluster.devices[0]
+        key = (device.kind, len(device.cores))
+        self._dispatch.setdefault(key, []).append(fit_dispatch_ns(trace, skip))
+        latency = fit_latency_ns(problem, trace, skip)
+        if latency is not None:
+            self._latency.append(latency)
+
+
+def job_spec(job: RealJob) -> JobSpec:
+    """Returns the recipe that every worker builds the job from."""
+    return JobSpec(path=JOB_FACTORY, config=job.config.to_dict())
+
+
+def job_problem(job: RealJob, hardware: Hardware, layout: Layout) -> Problem:
+    """Returns the placement problem of a job on hardware cut by a layout."""
+    return Problem(graph=job.graph, cluster=layout.apply(hardware), objective=Objective.period)
+
+
+def single_plan(problem: Problem) -> Plan:
+    """Returns the plan with every op on device 0, in topological order."""
+    placement = (0,) * problem.graph.num_ops
+    return make_plan(problem, placement, _topological_priorities(problem), "single_device")
+
+
+def spread_plan(problem: Problem) -> Plan:
+    """Returns the plan that deals shards out over all devices (GMI-DRL's DP-only)."""
+    mask = make_mask(problem)
+    placement = tuple(int(device) for device in mask.placement(dp_only_devices(mask)))
+    return make_plan(problem, placement, _topological_priorities(problem), "dp_only")
+
+
+def _topological_priorities(problem: Problem) -> tuple[int, ...]:
+    priorities = [0] * problem.graph.num_ops
+    for position, op in enumerate(problem.graph.topological_order):
+        priorities[op] = -position
+    return tuple(priorities)

@@ -1,0 +1,65 @@
+"""Result folders: one per run, named by job, cluster and time; the latest is also linked."""
+
+import datetime
+import json
+import os
+import shlex
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, is_dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+
+LATEST = "latest"
+PLAN_FILE = "plan.json"
+CONFIG_FILE = "config.yaml"
+COMMAND_FILE = "command.txt"
+COSTS_FILE = "cost_table.json"
+SIMULATED_TRACE_FILE = "trace_simulated.json"
+MEASURED_TRACE_FILE = "trace_measured.json"
+METRICS_FILE = "metrics.jsonl"
+CHECKPOINT_FILE = "checkpoint.safetensors"
+POLICY_FOLDER = "policy"
+
+
+def make_result_folder(parent: Path, job: str, cluster: str) -> Path:
+    """Returns a new folder `job-cluster-time` below `parent` and links `latest` to it."""
+    stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
+    name = "-".join(part.replace("/", "_") for part in (job, cluster, stamp))
+    folder = parent / name
+    count = 1
+    while folder.exists():
+        count += 1
+        folder = parent / f"{name}-{count}"
+    folder.mkdir(parents=True)
+    link = parent / LATEST
+    temporary = parent / f".{LATEST}-{os.getpid()}"
+    temporary.unlink(missing_ok=True)
+    temporary.symlink_to(folder.name, target_is_directory=True)
+    temporary.replace(link)
+    return folder
+
+
+def write_settings(folder: Path, config: Any, command: Iterable[str]) -> None:
+    """Writes the resolved configuration and the exact command."""
+    (folder / CONFIG_FILE).write_text(OmegaConf.to_yaml(OmegaConf.structured(config)), "utf-8")
+    (folder / COMMAND_FILE).write_text(command_text(command) + "\n", "utf-8")
+
+
+def command_text(command: Iterable[str]) -> str:
+    """Returns a command as one line that a shell reads back to the same words."""
+    return shlex.join(command)
+
+
+def append_metrics(folder: Path, record: Any) -> None:
+    """Appends one typed record as a line of JSON; its type name goes along as `record`."""
+    line = {"record": type(record).__name__, **_plain(record)}
+    with (folder / METRICS_FILE).open("a", encoding="utf-8") as file:
+        file.write(json.dumps(line) + "\n")
+
+
+def _plain(record: Any) -> Mapping[str, Any]:
+    values = asdict(record) if is_dataclass(record) and not isinstance(record, type) else record
+    return {key: value.name if isinstance(value, Enum) else value for key, value in values.items()}
