@@ -29,7 +29,7 @@ def build_assignment(problem: Problem, costs: Costs) -> Assignment:
     group, group_bytes = _groups(problem, op_ids)
     allowed = _allowed(problem, op_ids, group)
     unit_ns = max(1.0, float(work[allowed].mean())) if allowed.any() else 1.0
-    latency, per_byte = _link_times(problem, unit_ns)
+    latency, per_byte, linked = _link_times(problem, unit_ns)
     edges = _Edges.of(problem, local)
     flat = edges.select(edges.distance == 0)
     in_ptr, in_order = _rows(flat.dst, len(op_ids))
@@ -62,6 +62,7 @@ def build_assignment(problem: Problem, costs: Costs) -> Assignment:
         parent_meta=parent_meta,
         latency=latency,
         per_byte=per_byte,
+        linked=linked,
         num_streams=np.array([device.num_streams for device in cluster.devices], dtype=np.int64),
         memory_bytes=np.array(
             [problem.memory_limit_bytes(device) for device in range(num_devices)], dtype=np.float64

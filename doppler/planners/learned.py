@@ -1,0 +1,227 @@
+"""The learned planner: SEL and PLC trained on one problem; search and policy feed each other.
+
+1. Stage I: the policies imitate the critical-path teacher (no plan is scored), then elites.
+2. A short annealing run; its best plan becomes an elite.
+3. Stage II: REINFORCE in the simulator, elites imitated beside it.
+4. Annealing from the policy's best plans (the polish).
+
+The best plan ever scored is returned, never the last.
+
+Source: DOPPLER (arXiv 2505.23131) with the changes of docs/design.md.
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from doppler.core.plan import Plan, make_plan
+from doppler.core.problem import Problem
+from doppler.core.runtime import INFEASIBLE_NS, Scorer
+from doppler.planners.annealing import AnnealingSettings, anneal
+from doppler.planners.base import Budget
+from doppler.planners.evaluator import Evaluator
+from doppler.policies.assignment import Assignment, Bools, Ints
+from doppler.policies.build import build_assignment
+from doppler.policies.config import PolicyConfig
+from doppler.policies.dual import DualPolicy, policy_inputs
+from doppler.policies.sampling import SampleMode, plan_arrays
+from doppler.training.config import Stage, TrainingConfig
+from doppler.training.elites import EliteBuffer
+from doppler.training.imitation import imitate
+from doppler.training.learner import Learner
+from doppler.training.metrics import OnRecord
+from doppler.training.reinforce import reinforce
+
+SOURCE = "learned"
+MIN_SEARCH = 16
+
+
+def plan(problem: Problem, scorer: Scorer, budget: Budget, rng: np.random.Generator) -> Plan:
+    """Returns the best plan of a learned planner with default settings.
+
+    Raises:
+        CapacityError: If no plan that was scored fits in memory.
+        PlanError: If no placement obeys pins, kinds, groups and links.
+    """
+    return LearnedPlanner()(problem, scorer, budget, rng)
+
+
+@dataclass(slots=True, kw_only=True)
+class LearnedPlanner:
+    """A planner that keeps what it learned.
+
+    Attributes:
+        policy_config: Shape of the policies.
+        training: How the budget is spent.
+        on_record: Called after every update of stages I and II.
+        policy: Policies to start from; after a call, the trained ones (for stage III).
+        learner: After a call, the state of training, elites included.
+        values_ns: After a call, the best value at the end of each part.
+    """
+
+    policy_config: PolicyConfig = field(default_factory=PolicyConfig)
+    training: TrainingConfig = field(default_factory=TrainingConfig)
+    on_record: OnRecord | None = None
+    policy: DualPolicy | None = None
+    learner: Learner | None = None
+    values_ns: dict[str, int] = field(default_factory=dict)
+
+    def __call__(
+        self, problem: Problem, scorer: Scorer, budget: Budget, rng: np.random.Generator
+    ) -> Plan:
+        """Returns the best plan; see `doppler.planners.base.Planner`.
+
+        Raises:
+            CapacityError: If no plan that was scored fits in memory.
+            PlanError: If no placement obeys pins, kinds, groups and links.
+        """
+        threads = torch.get_num_threads()
+        torch.set_num_threads(self.training.threads)
+        try:
+            return self._plan(problem, scorer, budget, rng)
+        finally:
+            torch.set_num_threads(threads)
+
+    def _plan(
+        self, problem: Problem, scorer: Scorer, budget: Budget, rng: np.random.Generator
+    ) -> Plan:
+        evaluator = Evaluator(problem, scorer, budget, SOURCE)
+        assignment = build_assignment(problem, scorer.costs)
+        learner = self._learner(assignment, rng)
+        run = _Run(problem, scorer, evaluator, learner, rng)
+        imitate(learner, self.training.imitation, self.on_record)
+        run.score_greedy()
+        self.values_ns = {"imitation": evaluator.best_ns}
+        run.search(round(budget.calls * self.training.search_share), ())
+        self.values_ns["search"] = evaluator.best_ns
+        self._reinforce(run, round(budget.calls * self.training.learn_share))
+        self.values_ns["policy"] = evaluator.best_ns
+        run.search(evaluator.remaining, run.seeds(self.training.num_seeds))
+        self.values_ns["polish"] = evaluator.best_ns
+        return evaluator.plan()
+
+    def _learner(self, assignment: Assignment, rng: np.random.Generator) -> Learner:
+        policy = self.policy
+        if policy is None:
+            policy = DualPolicy(self.policy_config, seed=int(rng.integers(2**31)))
+        elites = EliteBuffer(assignment, self.training.reinforce.num_elites)
+        inputs = policy_inputs(assignment, policy.config)
+        own = np.random.default_rng(int(rng.integers(2**63)))
+        self.policy = policy
+        self.learner = Learner(policy, inputs, elites, own, self.training.threads)
+        return self.learner
+
+    def _reinforce(self, run: "_Run", calls: int) -> None:
+        """Stage II, `restarts` times from the imitating policy; the best end is kept."""
+        config, restarts = self.training.reinforce, self.training.restarts
+        calls = min(calls, run.evaluator.remaining)
+        per_leg = calls // restarts // config.batch * config.batch
+        if per_leg == 0 or run.evaluator.best_ns >= INFEASIBLE_NS:
+            return
+        learner = run.learner
+        reference = run.evaluator.best_ns
+        start = {name: value.clone() for name, value in learner.policy.state_dict().items()}
+        best_ns, best_state = INFEASIBLE_NS, start
+        for _ in range(restarts):
+            learner.policy.load_state_dict(start)
+            learner.optimizer = torch.optim.Adam(learner.policy.parameters())
+            leg = _LegBest(run)
+            reinforce(
+                learner,
+                leg.evaluate,
+                config,
+                per_leg,
+                stage=Stage.simulation,
+                reference_ns=reference,
+                on_record=self.on_record,
+            )
+            if leg.best_ns < best_ns:
+                state = learner.policy.state_dict()
+                best_ns, best_state = leg.best_ns, {k: v.clone() for k, v in state.items()}
+        learner.policy.load_state_dict(best_state)
+
+
+class _Run:
+    """One planning run: scoring within the budget, search, and elites."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        scorer: Scorer,
+        evaluator: Evaluator,
+        learner: Learner,
+        rng: np.random.Generator,
+    ) -> None:
+        self._problem = problem
+        self._scorer = scorer
+        self.evaluator = evaluator
+        self.learner = learner
+        self._rng = rng
+
+    def evaluate(self, placements_BV: Ints, priorities_BV: Ints) -> Ints:
+        """Values of plans; plans that use a missing link are infeasible and cost nothing."""
+        values = np.full(len(placements_BV), INFEASIBLE_NS, dtype=np.int64)
+        legal = np.flatnonzero(self._linked(placements_BV))
+        if len(legal):
+            found = self.evaluator.score(placements_BV[legal], priorities_BV[legal])
+            values[legal[: len(found)]] = found
+        return values
+
+    def score_greedy(self) -> None:
+        """Scores the policy's most likely episode."""
+        learner = self.learner
+        rollouts = learner.policy.sample(learner.inputs, 1, learner.rng, mode=SampleMode.greedy)
+        values = self.evaluate(*plan_arrays(learner.inputs.assignment, rollouts))
+        learner.elites.add_episodes(rollouts.orders, rollouts.devices, values)
+
+    def search(self, calls: int, seeds: tuple[Plan, ...]) -> None:
+        """Anneals with `calls` plans from seeds; what it finds becomes an elite."""
+        calls = min(calls, self.evaluator.remaining - 1)
+        if calls < MIN_SEARCH:
+            return
+        settings = AnnealingSettings()
+        found = anneal(
+            self._problem, self._scorer, Budget(calls), self._rng, settings, seeds, SOURCE
+        )
+        placements = np.array([found.placement], dtype=np.int64)
+        priorities = np.array([found.priority], dtype=np.int64)
+        values = self.evaluator.score(placements, priorities)
+        self.learner.elites.add_plans(placements, priorities, values)
+
+    def seeds(self, count: int) -> tuple[Plan, ...]:
+        """The best plans so far."""
+        elites = self.learner.elites
+        if not len(elites):
+            return ()
+        orders, devices = elites.episodes(elites.elites[:count])
+        placements, priorities = self.learner.inputs.assignment.plan_arrays(orders, devices)
+        return tuple(
+            make_plan(self._problem, tuple(placement), tuple(priority), SOURCE)
+            for placement, priority in zip(placements.tolist(), priorities.tolist(), strict=True)
+        )
+
+    def _linked(self, placements_BV: Ints) -> Bools:
+        assignment = self.learner.inputs.assignment
+        if assignment.linked.all():
+            return np.ones(len(placements_BV), dtype=np.bool_)
+        devices_BN = placements_BV[:, assignment.op_ids]
+        targets = np.repeat(np.arange(assignment.num_ops), np.diff(assignment.near_ptr))
+        producers = ~assignment.near_out
+        src = devices_BN[:, assignment.near_op[producers]]
+        dst = devices_BN[:, targets[producers]]
+        linked: Bools = np.all(assignment.linked[src, dst], axis=1)
+        return linked
+
+
+class _LegBest:
+    """Evaluates, and remembers the best value of one leg."""
+
+    def __init__(self, run: _Run) -> None:
+        self._run = run
+        self.best_ns = INFEASIBLE_NS
+
+    def evaluate(self, placements_BV: Ints, priorities_BV: Ints) -> Ints:
+        values = self._run.evaluate(placements_BV, priorities_BV)
+        self.best_ns = min(self.best_ns, int(values.min()))
+        return values
