@@ -3,7 +3,8 @@
 (a) `us_per_op`: measured makespan over ops, for a graph of 10,000 empty ops with at least 30 % of
 its edges across devices. (b) `makespan_over_ideal`: measured makespan of 480 ops of about 1 ms over
 the simulated one, with op times measured outside the executor (two bare pinned processes, both
-cores busy, before and after) and no dispatch cost.
+cores busy, before and after each pass) and no dispatch cost. `foreign_cores` says how many cores
+other programs kept busy meanwhile: above about 0.1 the figures tell of them.
 
 Usage: python benchmarks/executor_overhead.py [--repeats N]
 """
@@ -18,7 +19,6 @@ import subprocess
 import sys
 import time
 
-import numpy as np
 from overhead_job import busy
 
 from doppler.core.cluster import Cluster, Device, Link
@@ -28,10 +28,12 @@ from doppler.core.plan import Plan, make_plan
 from doppler.core.problem import Problem
 from executor.job_spec import JobSpec
 from executor.runtime import CoreExecutor
+from simulator.compiled import CompiledRuntime
 
 TARGETS = {"us_per_op": 60.0, "makespan_over_ideal": 1.10, "cross_edges": 0.30}
-MEASURED_CALLS = 300
+BARE_CALLS = 150
 SEED = 0
+JOB = JobSpec(path="overhead_job:OverheadJob")
 
 
 def layered_graph(kind: str, num_layers: int, width: int, output_bytes: int) -> DataflowGraph:
@@ -81,69 +83,16 @@ def cross_share(problem: Problem, plan: Plan) -> float:
     return sum(place[e.src] != place[e.dst] for e in edges) / len(edges)
 
 
-def makespans_ns(problem: Problem, plan: Plan, repeats: int) -> list[int]:
-    """Returns the measured makespan of single passes, after one that warms up."""
-    with CoreExecutor(JobSpec(path="overhead_job:OverheadJob"), problem) as executor:
-        executor.run(problem, plan, 1)
-        return [executor.run(problem, plan, 1).makespan_ns for _ in range(repeats)]
-
-
-def bare_op_times_ns(cluster: Cluster) -> list[int]:
-    """Returns the mean time of a busy op per core, in two bare processes at the same time."""
-    processes = [
-        subprocess.Popen(
-            [sys.executable, __file__, "--bare", str(device.cores[0])],
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-        )
-        for device in cluster.devices
-    ]
-    return [int(process.communicate()[0]) for process in processes]
-
-
-def run_bare(core: int) -> int:
-    """Returns the mean time in ns of a busy op on one core; runs on until all have measured."""
-    os.sched_setaffinity(0, {core})
-    time.sleep(0.5)  # the other process has started too
-    durations = []
-    for number in range(2 * MEASURED_CALLS):
-        start = time.monotonic_ns()
-        busy(0, (), ())
-        if MEASURED_CALLS // 2 <= number < MEASURED_CALLS * 3 // 2:
-            durations.append(time.monotonic_ns() - start)
-    return round(float(np.mean(durations)))
-
-
-def measure_busy(cluster: Cluster, repeats: int) -> dict[str, float]:
-    """Returns the figures of part (b)."""
-    from simulator.compiled import CompiledRuntime
-
-    problem = Problem(graph=layered_graph("busy", 80, 6, 4096), cluster=cluster)
-    plan = alternating_plan(problem)
-    before = bare_op_times_ns(cluster)
-    measured = makespans_ns(problem, plan, repeats)
-    after = bare_op_times_ns(cluster)
-    times = tuple((a + b) // 2 for a, b in zip(before, after, strict=True))
-    costs = make_costs(problem, (times,) * problem.graph.num_ops)
-    ideal = CompiledRuntime(costs).run(problem, plan, 1).makespan_ns
-    ratios = [value / ideal for value in measured]
-    return {
-        "num_busy_ops": problem.graph.num_ops,
-        "bare_op_ms": statistics.mean(times) / 1e6,
-        "makespan_over_ideal": statistics.median(ratios),
-        "makespan_over_ideal_min": min(ratios),
-        "makespan_over_ideal_max": max(ratios),
-    }
-
-
 def measure_empty(cluster: Cluster, repeats: int) -> dict[str, float]:
     """Returns the figures of part (a)."""
     problem = Problem(graph=layered_graph("empty", 1250, 8, 64), cluster=cluster)
     plan = alternating_plan(problem)
-    values = [
-        value / 1000 / problem.graph.num_ops for value in makespans_ns(problem, plan, repeats)
-    ]
+    with CoreExecutor(JOB, problem) as executor:
+        executor.run(problem, plan, 1)  # warms up
+        values = [
+            executor.run(problem, plan, 1).makespan_ns / 1000 / problem.graph.num_ops
+            for _ in range(repeats)
+        ]
     return {
         "num_empty_ops": problem.graph.num_ops,
         "cross_edges": cross_share(problem, plan),
@@ -153,6 +102,96 @@ def measure_empty(cluster: Cluster, repeats: int) -> dict[str, float]:
     }
 
 
+def measure_busy(cluster: Cluster, repeats: int) -> dict[str, float]:
+    """Returns the figures of part (b); bare and executor passes alternate."""
+    problem = Problem(graph=layered_graph("busy", 80, 6, 4096), cluster=cluster)
+    plan = alternating_plan(problem)
+    bare_ns: list[tuple[int, ...]] = []
+    measured_ns: list[int] = []
+    with BareCores(cluster) as bare, CoreExecutor(JOB, problem) as executor:
+        executor.run(problem, plan, 1)  # warms up
+        bare.measure_ns()
+        bare_ns.append(bare.measure_ns())
+        for _ in range(repeats):
+            measured_ns.append(executor.run(problem, plan, 1).makespan_ns)
+            bare_ns.append(bare.measure_ns())
+    ratios = [
+        value / ideal_ns(problem, plan, before, after)
+        for value, before, after in zip(measured_ns, bare_ns[:-1], bare_ns[1:], strict=True)
+    ]
+    return {
+        "num_busy_ops": problem.graph.num_ops,
+        "bare_op_ms": statistics.median(sum(row) / len(row) for row in bare_ns) / 1e6,
+        "makespan_over_ideal": statistics.median(ratios),
+        "makespan_over_ideal_min": min(ratios),
+        "makespan_over_ideal_max": max(ratios),
+    }
+
+
+def ideal_ns(problem: Problem, plan: Plan, before: tuple[int, ...], after: tuple[int, ...]) -> int:
+    """Returns the simulated makespan with op times per device measured before and after a pass."""
+    times = tuple((a + b) // 2 for a, b in zip(before, after, strict=True))
+    costs = make_costs(problem, (times,) * problem.graph.num_ops)
+    return CompiledRuntime(costs).run(problem, plan, 1).makespan_ns
+
+
+class BareCores:
+    """One bare pinned process per device that times the busy kernel when asked, all at once."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._processes = [
+            subprocess.Popen(
+                [sys.executable, __file__, "--bare", str(device.cores[0])],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+                env={**os.environ, "OMP_NUM_THREADS": "1"},
+            )
+            for device in cluster.devices
+        ]
+
+    def __enter__(self) -> "BareCores":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in self._processes:
+            process.communicate()  # closes its input, which ends it
+
+    def measure_ns(self) -> tuple[int, ...]:
+        """Returns the mean time of a busy op per device, all devices busy."""
+        for process in self._processes:
+            assert process.stdin is not None
+            process.stdin.write("go\n")
+            process.stdin.flush()
+        return tuple(int(p.stdout.readline()) for p in self._processes if p.stdout is not None)
+
+
+def run_bare(core: int) -> None:
+    """Answers every line of input with the mean time of a busy op in ns on one core."""
+    os.sched_setaffinity(0, {core})
+    for _ in sys.stdin:
+        start = time.monotonic_ns()
+        for _ in range(BARE_CALLS):
+            busy(0, (), ())
+        print((time.monotonic_ns() - start) // BARE_CALLS, flush=True)
+
+
+def foreign_cpu(before: tuple[int, int], after: tuple[int, int]) -> float:
+    """Returns how many cores others kept busy between two readings of `cpu_times`."""
+    wall_s = (after[1] - before[1]) / 1e9
+    return (after[0] - before[0]) / os.sysconf("SC_CLK_TCK") / wall_s
+
+
+def cpu_times() -> tuple[int, int]:
+    """Returns clock ticks that all processes but this one's family used, and the time in ns."""
+    with open("/proc/stat", encoding="ascii") as file:
+        fields = [int(value) for value in file.readline().split()[1:]]
+    all_ticks = sum(fields) - fields[3] - fields[4]
+    times = os.times()
+    own = times.user + times.system + times.children_user + times.children_system
+    return all_ticks - round(own * os.sysconf("SC_CLK_TCK")), time.monotonic_ns()
+
+
 def main() -> None:
     """Prints the figures; the last line is one JSON object."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -160,11 +199,13 @@ def main() -> None:
     parser.add_argument("--bare", type=int, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.bare is not None:
-        print(run_bare(arguments.bare))
+        run_bare(arguments.bare)
         return
     cluster = two_cores()
+    before = cpu_times()
     figures = measure_empty(cluster, arguments.repeats)
     figures.update(measure_busy(cluster, arguments.repeats))
+    figures["foreign_cores"] = foreign_cpu(before, cpu_times())
     for name, value in figures.items():
         print(f"{name:>26} {value:.4g}")
     print(

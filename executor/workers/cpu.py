@@ -131,7 +131,8 @@ class Worker:
 
     def _prepare(self, message: Prepare) -> Segment:
         self.what = "compiling the plan"
-        if self._program is None or self._plan != message.plan:
+        is_new_plan = self._plan != message.plan
+        if self._program is None or is_new_plan:
             self._program = compile_program(self._start.problem, message.plan)
             self._plan = message.plan
         ops = self._program.devices[self._device].ops
@@ -148,8 +149,10 @@ class Worker:
             output_bytes=tuple(op.outputs for op in self._graph.ops),
             ops=self._table.ops,
         )
-        gc.collect()
-        gc.freeze()  # what lives now is not walked again by every collection of the segment
+        if is_new_plan:
+            gc.unfreeze()
+            gc.collect()
+            gc.freeze()  # what lives now is not walked again by every collection of a segment
         return Segment(
             tables,
             readers=self._readers,

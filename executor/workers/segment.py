@@ -192,7 +192,9 @@ class Segment:
         self._peak_bytes = max(self._peak_bytes, self._alive_bytes)
         bound = self._ops[op]
         iteration = self._first + command.iteration
-        versions = [self._first + version for version in command.versions]
+        versions = command.versions
+        if versions:
+            versions = tuple(self._first + version for version in versions)
         inputs, outputs = bound.buffers(iteration, versions)
         self._runner.start((command, iteration, bound.kernel, inputs, outputs))
 

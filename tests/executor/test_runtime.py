@@ -1,13 +1,16 @@
 """The executor on a small stateful job: equal results however it is placed, and honest traces."""
 
+import random
+
 import numpy as np
 import pytest
 from core_clusters import plan_of, problem_of
-from toy_job import toy_graph
+from toy_job import random_graph, toy_graph
 
 from doppler.core.cluster import Cluster, Device, Link
 from doppler.core.errors import ClusterError, ExecutionError, FormatError, PlanError
 from doppler.core.graph import EdgeMode
+from doppler.core.plan import make_plan
 from doppler.core.problem import Problem
 from executor.checkpoint import Checkpoint
 from executor.job_spec import JobSpec
@@ -84,6 +87,25 @@ def test_streams_and_more_devices_give_equal_bits(reference):
     assert_equal(run_in(problem_of(toy_graph(), num_streams=3), (SPLIT, 7)), reference)
     spread = (0, 0, 1, 2, 1, 2, 0, 1)
     assert_equal(run_in(problem_of(toy_graph(), num_devices=3), (spread, 7)), reference)
+
+
+@pytest.mark.parametrize(("seed", "window"), [(0, 1), (1, 2), (2, 3), (3, 3)])
+def test_random_graphs_under_random_plans_give_equal_bits(seed, window):
+    graph = random_graph(seed, window=window)
+    rng = random.Random(seed)
+    alone, spread = problem_of(graph, num_devices=1), problem_of(graph, num_devices=3)
+    lengths = [rng.randrange(1, 9) for _ in range(10)]
+    spec = JobSpec(path="toy_job:ToyJob", config={"jitter_s": 0.0002})
+    with CoreExecutor(SPEC, alone, DEBUG) as executor:
+        executor.run(alone, plan_of(alone, *(0,) * graph.num_ops), sum(lengths))
+        expected = outputs(executor, alone)
+    with CoreExecutor(spec, spread, DEBUG) as executor:
+        for length in lengths:
+            placement = tuple(rng.randrange(3) for _ in graph.ops)
+            priority = tuple(rng.randrange(5) for _ in graph.ops)
+            plan = make_plan(spread, placement, priority, "random")
+            check_spans(spread, placement, executor.run(spread, plan, length))
+        assert_equal(outputs(executor, spread), expected)
 
 
 def test_window_does_not_change_values():

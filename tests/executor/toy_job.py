@@ -1,6 +1,7 @@
-"""A small stateful job for the executor's tests: sums that depend on every input and every call."""
+"""A small stateful job for the executor's tests: sums that depend on every input and call."""
 
 import os
+import random
 import signal
 import time
 from collections.abc import Mapping, Sequence
@@ -38,13 +39,15 @@ class ToyJob:
 
     def bind(self, op_name: str, kind: str, state: Counter | None, threads: int) -> Any:
         trouble = self.config.get("trouble", {}).get(op_name)
+        jitter_s = self.config.get("jitter_s", 0.0)
 
         def kernel(
             iteration: int, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]
         ) -> None:
             if trouble is not None and iteration == trouble["iteration"]:
                 misbehave(trouble["what"])
-            time.sleep(self.config.get("sleep_s", 0.0))
+            if jitter_s:  # other orders of events, the same values
+                time.sleep(jitter_s * ((iteration * 7 + len(op_name) * 3) % 5))
             total = np.full(8, iteration + len(op_name), dtype=np.float64)
             for number, data in enumerate(inputs):
                 total += np.sin(data.view(np.float64)) * (number + 1)
@@ -93,6 +96,37 @@ def misbehave(what: str) -> None:
         time.sleep(3600)
     if what == "lose messages":
         channels.RingWriter.send = lambda *_: None  # type: ignore[method-assign]
+
+
+def random_graph(seed: int, num_ops: int = 14, window: int = 3) -> DataflowGraph:
+    """A random graph with state, loop-carried edges and two outputs per op."""
+    rng = random.Random(seed)
+    ops = [Op(kind="input", name="data", outputs=(BYTES,))]
+    edges = []
+    groups = []
+    for op in range(1, num_ops + 1):
+        has_state = rng.random() < 0.4
+        if has_state:
+            groups.append(Group(f"group{op}", 64))
+        ops.append(
+            Op(
+                kind="count" if has_state else "mix",
+                name="op" + "x" * rng.randrange(5) + str(op),
+                outputs=(BYTES, BYTES),
+                group=f"group{op}" if has_state else None,
+            )
+        )
+        for _ in range(rng.randrange(1, 4)):
+            distance = rng.randrange(window)
+            src = rng.randrange(1, num_ops + 1) if distance else rng.randrange(op)
+            edges.append(Edge(src, 0 if src == 0 else rng.randrange(2), op, distance if src else 0))
+    return DataflowGraph(
+        name=f"random{seed}",
+        ops=tuple(ops),
+        edges=tuple(edges),
+        groups=tuple(groups),
+        window=window,
+    )
 
 
 def toy_graph(window: int = 3, mode: EdgeMode = EdgeMode.token) -> DataflowGraph:
