@@ -95,7 +95,6 @@ def _peak_bytes(
             for edge in graph.edges
             if graph.ops[edge.src].is_input
         }
-        inputs = {(op, device) for op, _, device in read}
-        for op, device in inputs:
-            peak[device] += sum(graph.ops[op].outputs)
+        for op, output, device in read:
+            peak[device] += graph.ops[op].outputs[output]
     return tuple(peak)

@@ -171,6 +171,7 @@ class Segment:
                     self.dispatcher.post(TensorArrived(op, output, iteration))
                 else:
                     self.dispatcher.post(CreditArrived(op, iteration))
+            self._peak_bytes = max(self._peak_bytes, self._alive_bytes)
         return has_events
 
     def _obey(self, commands: Sequence[Command], now: int) -> None:

@@ -8,6 +8,7 @@ from core_clusters import plan_of, problem_of
 from toy_job import random_graph, toy_graph
 
 from doppler.core.cluster import Cluster, Device, Link
+from doppler.core.costs import make_costs
 from doppler.core.errors import ClusterError, ExecutionError, FormatError, PlanError
 from doppler.core.graph import EdgeMode
 from doppler.core.plan import make_plan
@@ -17,6 +18,7 @@ from executor.job_spec import JobSpec
 from executor.messages import ProfileTask
 from executor.options import ExecutorOptions
 from executor.runtime import CoreExecutor
+from simulator.runtime import SimPyRuntime
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -185,6 +187,24 @@ def check_spans(problem, placement, trace):
     for span in trace.op_spans:
         assert streams.get((span.device, span.stream), 0) <= span.start_ns
         streams[span.device, span.stream] = span.end_ns
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_one_device_does_what_the_simulator_says(seed):
+    # Without transfers the order of ops and the memory do not depend on time at all.
+    graph = random_graph(seed)
+    problem = problem_of(graph, num_devices=1)
+    rng = random.Random(seed)
+    priority = tuple(rng.randrange(5) for _ in graph.ops)
+    plan = make_plan(problem, (0,) * graph.num_ops, priority, "random")
+    costs = make_costs(problem, ((1000,),) * graph.num_ops)
+    simulated = SimPyRuntime(costs).run(problem, plan, 6)
+    with CoreExecutor(SPEC, problem) as executor:
+        measured = executor.run(problem, plan, 6)
+    assert [(s.op, s.iteration) for s in measured.op_spans] == [
+        (s.op, s.iteration) for s in simulated.op_spans
+    ]
+    assert measured.peak_bytes == simulated.peak_bytes
 
 
 def test_latest_edges_report_what_they_read():
