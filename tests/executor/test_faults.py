@@ -190,7 +190,12 @@ def run_script(op, what):
     """Runs an executor in a process of its own; returns the process, ended, and its workers."""
     script = SCRIPT.format(path=sys.path, op=op, what=what)
     process = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=50, check=False
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=False,
+        start_new_session=True,
     )
     return process, [int(pid) for pid in process.stdout.split()]
 
@@ -206,6 +211,13 @@ def test_workers_die_with_their_parent():
     process, workers = run_script("b0", "kill parent")
     assert process.returncode == -signal.SIGKILL
     assert len(workers) == 2
+    assert_gone(workers)
+
+
+def test_control_c_in_a_terminal_is_answered_by_the_parent_alone():
+    process, workers = run_script("b0", "interrupt group")
+    assert "KeyboardInterrupt: interrupted with the worker of device 'core0'" in process.stderr
+    assert "in op 'b0' of iteration 5" in process.stderr
     assert_gone(workers)
 
 

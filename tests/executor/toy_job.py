@@ -91,6 +91,9 @@ def misbehave(what: str) -> None:
         time.sleep(3600)
     if what == "interrupt parent":
         os.kill(os.getppid(), signal.SIGINT)
+    if what == "interrupt group":  # what a terminal does on Ctrl-C
+        os.killpg(os.getpgrp(), signal.SIGINT)
+        time.sleep(3600)
     if what == "kill parent":
         os.kill(os.getppid(), signal.SIGKILL)
         time.sleep(3600)
