@@ -10,15 +10,18 @@ The best plan ever scored is returned, never the last.
 Source: DOPPLER (arXiv 2505.23131) with the changes of docs/design.md.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 
+from doppler.core.costs import Costs
+from doppler.core.errors import CapacityError
 from doppler.core.plan import Plan, make_plan
 from doppler.core.problem import Problem
 from doppler.core.runtime import INFEASIBLE_NS, Scorer
-from doppler.planners.annealing import AnnealingSettings, anneal
+from doppler.planners.annealing import anneal
 from doppler.planners.base import Budget
 from doppler.planners.evaluator import Evaluator
 from doppler.policies.assignment import Assignment, Bools, Ints
@@ -34,7 +37,6 @@ from doppler.training.metrics import OnRecord
 from doppler.training.reinforce import reinforce
 
 SOURCE = "learned"
-MIN_SEARCH = 16
 
 
 def plan(problem: Problem, scorer: Scorer, budget: Budget, rng: np.random.Generator) -> Plan:
@@ -92,6 +94,8 @@ class LearnedPlanner:
         run = _Run(problem, scorer, evaluator, learner, rng)
         imitate(learner, self.training.imitation, self.on_record)
         run.score_greedy()
+        if evaluator.best_ns >= INFEASIBLE_NS:
+            run.search(max(1, evaluator.remaining // 2), ())
         self.values_ns = {"imitation": evaluator.best_ns}
         run.search(round(budget.calls * self.training.search_share), ())
         self.values_ns["search"] = evaluator.best_ns
@@ -162,7 +166,7 @@ class _Run:
     def evaluate(self, placements_BV: Ints, priorities_BV: Ints) -> Ints:
         """Values of plans; plans that use a missing link are infeasible and cost nothing."""
         values = np.full(len(placements_BV), INFEASIBLE_NS, dtype=np.int64)
-        legal = np.flatnonzero(self._linked(placements_BV))
+        legal = np.flatnonzero(self._legal(placements_BV))
         if len(legal):
             found = self.evaluator.score(placements_BV[legal], priorities_BV[legal])
             values[legal[: len(found)]] = found
@@ -177,17 +181,21 @@ class _Run:
 
     def search(self, calls: int, seeds: tuple[Plan, ...]) -> None:
         """Anneals with `calls` plans from seeds; what it finds becomes an elite."""
-        calls = min(calls, self.evaluator.remaining - 1)
-        if calls < MIN_SEARCH:
+        calls = min(calls, self.evaluator.remaining)
+        if calls < 1:
             return
-        settings = AnnealingSettings()
-        found = anneal(
-            self._problem, self._scorer, Budget(calls), self._rng, settings, seeds, SOURCE
+        watched = _WatchedScorer(self._problem, self._scorer.costs, self.evaluator)
+        try:
+            found = anneal(
+                self._problem, watched, Budget(calls), self._rng, seeds=seeds, source=SOURCE
+            )
+        except CapacityError:  # nothing fits yet; the run ends with that error if it stays so
+            return
+        self.learner.elites.add_plans(
+            np.array([found.placement], dtype=np.int64),
+            np.array([found.priority], dtype=np.int64),
+            np.array([watched.best_ns], dtype=np.int64),
         )
-        placements = np.array([found.placement], dtype=np.int64)
-        priorities = np.array([found.priority], dtype=np.int64)
-        values = self.evaluator.score(placements, priorities)
-        self.learner.elites.add_plans(placements, priorities, values)
 
     def seeds(self, count: int) -> tuple[Plan, ...]:
         """The best plans so far."""
@@ -201,7 +209,7 @@ class _Run:
             for placement, priority in zip(placements.tolist(), priorities.tolist(), strict=True)
         )
 
-    def _linked(self, placements_BV: Ints) -> Bools:
+    def _legal(self, placements_BV: Ints) -> Bools:
         assignment = self.learner.inputs.assignment
         if assignment.linked.all():
             return np.ones(len(placements_BV), dtype=np.bool_)
@@ -212,6 +220,30 @@ class _Run:
         dst = devices_BN[:, targets[producers]]
         linked: Bools = np.all(assignment.linked[src, dst], axis=1)
         return linked
+
+
+class _WatchedScorer:
+    """A `Scorer` whose plans count for the run's evaluator, and whose best value is known."""
+
+    def __init__(self, problem: Problem, costs: Costs, evaluator: Evaluator) -> None:
+        self.problem = problem
+        self.costs = costs
+        self.num_calls = 0
+        self.best_ns = INFEASIBLE_NS
+        self._evaluator = evaluator
+
+    def score(
+        self,
+        placements_BV: Sequence[Sequence[int]],
+        priorities_BV: Sequence[Sequence[int]],
+        bounds_B: Sequence[int] | None = None,
+    ) -> Ints:
+        placements, priorities = np.asarray(placements_BV), np.asarray(priorities_BV)
+        values = self._evaluator.score(placements, priorities, bounds_B)
+        self.num_calls += len(values)
+        within = values if bounds_B is None else values[values <= np.asarray(bounds_B)]
+        self.best_ns = min(self.best_ns, int(within.min(initial=INFEASIBLE_NS)))
+        return values
 
 
 class _LegBest:
