@@ -81,6 +81,16 @@ def test_an_imported_state_goes_on_bit_for_bit(name):
     assert play(stays, actions[25:]) == play(moved, actions[25:])
 
 
+def test_the_clock_of_an_episode_moves_with_it():
+    stays, moved = (MujocoEnvironment(Pendulum(episode_limit=8), 2, 0) for _ in range(2))
+    stays.reset(0)
+    calm = np.zeros((8, 2, 1), np.float32)
+    play(stays, calm[:5])
+    moved.import_state(stays.export_state())
+    ends = [moved.step(action).truncated.all() for action in calm[:3]]
+    assert ends == [False, False, True]
+
+
 def test_exported_arrays_are_copies():
     environment = make_environment("pendulum", 2, 0)
     environment.reset(0)

@@ -70,10 +70,12 @@ def test_sharding_keeps_the_rollouts():
     np.testing.assert_allclose(few, many, rtol=1e-3, atol=1e-4)
 
 
-def test_moving_every_group_half_way_changes_no_bit():
-    stays = Interpreter(SMALL).run(5)
-    first = Interpreter(SMALL).run(2)
-    second = Interpreter(SMALL)
+@pytest.mark.parametrize("environment", ["ant", "pendulum"])
+def test_moving_every_group_half_way_changes_no_bit(environment):
+    config = replace(SMALL, environment=environment)
+    stays = Interpreter(config).run(5)
+    first = Interpreter(config).run(2)
+    second = Interpreter(config)
     for name, group in first.groups.items():
         second.groups[name].import_state(group.export_state())
     second.before, second.iteration = first.before, first.iteration
