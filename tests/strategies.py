@@ -1,138 +1,191 @@
-"""Random but valid domain values for property tests."""
+"""Hypothesis strategies: tiny random graphs, clusters, plans and costs that are always valid.
 
-import random
+They are small on purpose and full of ties, zeros and corners, where rules break.
+"""
+
+from dataclasses import dataclass
 
 from hypothesis import strategies as st
 
-from doppler.core.cluster import Cluster, Device, Link
-from doppler.core.costs import make_costs
+from doppler.core.cluster import Cluster, Device, Link, Route
+from doppler.core.costs import Costs, make_costs
 from doppler.core.graph import DataflowGraph, Edge, EdgeMode, Group, InputResidency, Op
+from doppler.core.plan import Plan, make_plan
 from doppler.core.problem import Objective, Problem
 
-
-def random_cluster(rng, num_devices=None, full_links=True, kinds=("cpu",)):
-    """A cluster with a mix of zero-copy links, bus links and stream copies."""
-    count = num_devices or rng.randint(1, 4)
-    devices = [
-        Device(
-            name=f"d{index}",
-            kind=kinds[index % len(kinds)],
-            parent=f"p{index // 2}",
-            share=0.5,
-            memory_bytes=1 << 40,
-            num_streams=rng.choice((1, 1, 2)),
-            copy_engines=rng.choice((0, 1)),
-        )
-        for index in range(count)
-    ]
-    links = []
-    for src in devices:
-        for dst in devices:
-            if src is dst or (not full_links and rng.random() < 0.4):
-                continue
-            copies = rng.random() < 0.7
-            buses = (f"out_{src.name}", f"in_{dst.name}") if src.copy_engines else ()
-            links.append(
-                Link(
-                    src=src.name,
-                    dst=dst.name,
-                    latency_ns=rng.choice((0, 1, 5)),
-                    bytes_per_s=rng.choice((10**9, 5 * 10**8)) if copies else None,
-                    buses=buses if copies else (),
-                )
-            )
-    return Cluster(name="random", devices=tuple(devices), links=tuple(links))
+BUS_NAMES = ("egress", "switch", "ingress")
 
 
-def random_graph(rng, num_ops=None, cyclic=False, kinds=(), groups=True, inputs=True):
-    """A graph with ops in topological order of their ids, groups, inputs, loops."""
-    count = num_ops or rng.randint(1, 10)
-    num_inputs = rng.randint(0, min(2, count - 1)) if inputs else 0
-    names = [f"g{i}" for i in range(rng.randint(0, 2))] if groups else []
-    ops = []
-    for index in range(count):
+@dataclass(frozen=True)
+class Case:
+    """A problem with costs, a plan and a number of iterations."""
+
+    problem: Problem
+    costs: Costs
+    plan: Plan
+    iterations: int
+
+
+@st.composite
+def graphs(draw: st.DrawFn, max_ops: int = 7, max_window: int = 4) -> DataflowGraph:
+    """Graphs with distances, `latest` edges, inputs, several outputs, groups with state."""
+    window = draw(st.integers(1, max_window))
+    num_ops = draw(st.integers(1, max_ops))
+    num_inputs = draw(st.integers(0, min(2, num_ops - 1)))
+    group_names = draw(st.sampled_from([(), ("g",), ("g", "h")]))
+    ops: list[Op] = []
+    for index in range(num_ops):
         is_input = index < num_inputs
+        outputs = draw(st.lists(st.sampled_from([0, 1, 3, 10]), min_size=int(is_input), max_size=2))
+        group = None if is_input else draw(st.sampled_from([None, *group_names]))
         ops.append(
             Op(
-                kind="input" if is_input else rng.choice(("matmul", "add")),
+                kind="input" if is_input else "work",
                 name=f"op{index}",
-                outputs=tuple(rng.randint(0, 20) for _ in range(rng.randint(1, 2))),
-                flop=rng.randint(0, 100),
-                bytes_moved=rng.randint(0, 100),
-                group=rng.choice([None, *names]) if names and not is_input else None,
-                meta_op=rng.choice((None, "meta")),
-                device_kinds=rng.choice(((), kinds)) if kinds and not is_input else (),
+                outputs=tuple(outputs),
+                group=group,
             )
         )
-    edges = []
-    for dst in range(num_inputs, count):
-        for src in rng.sample(range(dst), min(dst, rng.randint(0, 2))):
-            output = rng.randrange(len(ops[src].outputs))
-            edges.append(Edge(src, output, dst))
-    if cyclic:
-        for _ in range(rng.randint(1, 3)):
-            src, dst = rng.randrange(num_inputs, count), rng.randrange(num_inputs, count)
-            mode = rng.choice((EdgeMode.token, EdgeMode.token, EdgeMode.latest))
-            output = rng.randrange(len(ops[src].outputs))
-            edges.append(Edge(src, output, dst, rng.randint(1, 2), mode))
+    edges: list[Edge] = []
+    for _ in range(draw(st.integers(0, 2 * num_ops))):
+        src, dst = draw(st.integers(0, num_ops - 1)), draw(st.integers(0, num_ops - 1))
+        if not ops[src].outputs or ops[dst].is_input:
+            continue
+        needed = 0 if src < dst else 1
+        if needed >= window or (ops[src].is_input and needed):
+            continue
+        most = 0 if ops[src].is_input else window - 1
+        edges.append(
+            Edge(
+                src,
+                draw(st.integers(0, len(ops[src].outputs) - 1)),
+                dst,
+                draw(st.integers(needed, most)),
+                draw(st.sampled_from([EdgeMode.token, EdgeMode.token, EdgeMode.latest])),
+            )
+        )
     return DataflowGraph(
         name="random",
         ops=tuple(ops),
         edges=tuple(edges),
-        groups=tuple(Group(name, rng.randint(0, 50)) for name in names),
+        groups=tuple(Group(name, draw(st.sampled_from([0, 5]))) for name in group_names),
+        window=window,
+        inputs=draw(st.sampled_from(list(InputResidency))),
     )
 
 
-def random_costs(rng, problem, interference=False):
-    """Times per (op, device); inputs take no time."""
-    devices = problem.cluster.num_devices
+@st.composite
+def clusters(draw: st.DrawFn, max_devices: int = 3) -> Cluster:
+    """Clusters with all kinds of links; every pair has a link or a route."""
+    num_devices = draw(st.integers(1, max_devices))
+    devices = tuple(
+        Device(
+            name=f"d{index}",
+            kind="cpu",
+            parent=draw(st.sampled_from(["p", "q"])),
+            num_streams=draw(st.integers(1, 2)),
+            copy_engines=draw(st.integers(0, 1)),
+        )
+        for index in range(num_devices)
+    )
+    use_routes = num_devices == 3 and all(d.copy_engines for d in devices) and draw(st.booleans())
+    routed = {("d0", "d2"), ("d2", "d0")} if use_routes else set()
+    links = tuple(
+        draw(_links(src, dst))
+        for src in devices
+        for dst in devices
+        if src is not dst and (src.name, dst.name) not in routed
+    )
+    routes = tuple(Route(src, dst, ("d1",)) for src, dst in sorted(routed))
+    return Cluster(name="random", devices=devices, links=links, routes=routes)
+
+
+@st.composite
+def _links(draw: st.DrawFn, src: Device, dst: Device) -> Link:
+    latency = draw(st.sampled_from([0, 0, 1, 4]))
+    if draw(st.integers(0, 3)) == 0:
+        return Link(src=src.name, dst=dst.name, latency_ns=latency)
+    buses: tuple[str, ...] = ()
+    if src.copy_engines:
+        buses = tuple(
+            draw(st.lists(st.sampled_from(BUS_NAMES), min_size=1, max_size=3, unique=True))
+        )
+    rate = draw(st.sampled_from([1_000_000_000, 300_000_000]))
+    return Link(src=src.name, dst=dst.name, latency_ns=latency, bytes_per_s=rate, buses=buses)
+
+
+@st.composite
+def problems(
+    draw: st.DrawFn,
+    max_ops: int = 7,
+    max_devices: int = 3,
+    objective: Objective = Objective.makespan,
+) -> Problem:
+    """Problems; inputs that are resident where they are pinned have their pins."""
+    graph, cluster = draw(graphs(max_ops)), draw(clusters(max_devices))
+    names = [device.name for device in cluster.devices]
+    pins = {}
+    if graph.inputs is InputResidency.pinned:
+        pins = {op.name: draw(st.sampled_from(names)) for op in graph.ops if op.is_input}
+    return Problem(graph=graph, cluster=cluster, pins=pins, objective=objective)
+
+
+@st.composite
+def costs_of(draw: st.DrawFn, problem: Problem) -> Costs:
+    """Costs full of ties and zeros, with interference and dispatch costs."""
+    num_ops, num_devices = problem.graph.num_ops, problem.cluster.num_devices
+    times = st.sampled_from([0, 0, 1, 2, 3, 7])
     return make_costs(
         problem,
-        tuple(
-            (0,) * devices if op.is_input else tuple(rng.randint(0, 30) for _ in range(devices))
-            for op in problem.graph.ops
-        ),
-        slowdown_permille=tuple(
-            rng.choice((0, 100, 500)) if interference else 0 for _ in problem.graph.ops
-        ),
-        dispatch_ns=tuple(rng.choice((0, 2)) for _ in range(devices)),
+        tuple(tuple(draw(times) for _ in range(num_devices)) for _ in range(num_ops)),
+        tuple(draw(st.sampled_from([0, 0, 300, 1000])) for _ in range(num_ops)),
+        tuple(draw(st.sampled_from([0, 0, 1])) for _ in range(num_devices)),
     )
 
 
 @st.composite
-def problems(draw, cyclic=None, max_ops=10, max_devices=4, full_links=True):
-    """A problem: graph, cluster, perhaps a pin; period objective where the graph has loops."""
-    rng = random.Random(draw(st.integers(0, 2**32)))
-    loops = draw(st.booleans()) if cyclic is None else cyclic
-    cluster = random_cluster(rng, rng.randint(1, max_devices), full_links)
-    graph = random_graph(rng, rng.randint(1, max_ops), loops)
-    movable = [op.name for op in graph.ops if not op.is_input and op.group is None]
-    pins = {}
-    if movable and rng.random() < 0.3:
-        pins[rng.choice(movable)] = rng.choice(cluster.devices).name
-    return Problem(
-        graph=graph,
-        cluster=cluster,
-        pins=pins,
-        objective=Objective.period if loops else Objective.makespan,
-    )
+def plans_of(draw: st.DrawFn, problem: Problem) -> Plan:
+    """Legal plans with tied priorities and holds."""
+    graph, num_devices = problem.graph, problem.cluster.num_devices
+    placement: list[int] = []
+    by_group: dict[str, int] = {}
+    for op_id, op in enumerate(graph.ops):
+        choices = [d for d in range(num_devices) if problem.allowed[op_id][d]]
+        device = draw(st.sampled_from(choices))
+        if op.group is not None:
+            device = by_group.setdefault(op.group, device)
+        placement.append(device)
+    holds: list[tuple[int, int]] = []
+    position = {op: index for index, op in enumerate(graph.topological_order)}
+    for _ in range(draw(st.integers(0, 2))):
+        before, after = (
+            draw(st.integers(0, graph.num_ops - 1)),
+            draw(st.integers(0, graph.num_ops - 1)),
+        )
+        if (
+            position[before] < position[after]
+            and placement[before] == placement[after]
+            and not graph.ops[before].is_input
+            and not graph.ops[after].is_input
+        ):
+            holds.append((before, after))
+    priority = tuple(draw(st.integers(-2, 2)) for _ in range(graph.num_ops))
+    return make_plan(problem, tuple(placement), priority, "random", tuple(holds))
 
 
 @st.composite
-def problems_with_costs(draw, **options):
-    """A problem and costs for it."""
-    problem = draw(problems(**options))
-    rng = random.Random(draw(st.integers(0, 2**32)))
-    return problem, random_costs(rng, problem, interference=draw(st.booleans()))
-
-
-def pinned_inputs(graph):
-    """The same graph with inputs resident where they are pinned."""
-    return DataflowGraph(
-        name=graph.name,
-        ops=graph.ops,
-        edges=graph.edges,
-        groups=graph.groups,
-        window=graph.window,
-        inputs=InputResidency.pinned,
+def cases(
+    draw: st.DrawFn,
+    max_ops: int = 7,
+    max_devices: int = 3,
+    max_iterations: int = 6,
+    objective: Objective = Objective.makespan,
+) -> Case:
+    """Everything that a runtime needs."""
+    problem = draw(problems(max_ops, max_devices, objective))
+    return Case(
+        problem=problem,
+        costs=draw(costs_of(problem)),
+        plan=draw(plans_of(problem)),
+        iterations=draw(st.integers(1, max_iterations)),
     )

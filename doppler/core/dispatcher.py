@@ -157,7 +157,7 @@ class Dispatcher:
             case TensorArrived():
                 self._tensor_arrived(event.op, event.output, event.iteration)
             case CreditArrived():
-                self._credited[event.op] = event.iteration
+                self._credited[event.op] = max(event.iteration, self._credited.get(event.op, -1))
                 for producer, distance in self._table.credit_targets[event.op]:
                     self._satisfy(producer, event.iteration + distance)
             case TensorSent():
@@ -236,7 +236,7 @@ class Dispatcher:
 
     def _tensor_arrived(self, op: int, output: int, iteration: int) -> None:
         key = (op, output)
-        self._arrived[key] = iteration
+        self._arrived[key] = max(iteration, self._arrived.get(key, -1))
         self._place_version(key, iteration)
         for consumer, distance in self._table.consumers[key]:
             self._satisfy(consumer, iteration + distance)
@@ -267,13 +267,20 @@ class Dispatcher:
                 self._out.append(FreeTensor(op, output, iteration))
 
     def _place_version(self, key: tuple[int, int], version: int) -> None:
-        """Counts the readers of a version that is now in memory; supersedes the older newest."""
+        """Counts the readers of a version that is now in memory.
+
+        Of a tensor that `latest` edges read, the newest version has one reader more until a newer
+        one is there; two versions may be posted in one round, in either order.
+        """
         self._readers[key[0], key[1], version] = self._initial_readers(key, version)
-        if key in self._table.latest_tensors:
-            older = self._newest.get(key)
+        if key not in self._table.latest_tensors:
+            return
+        newest = self._newest.get(key)
+        if newest is None:
             self._newest[key] = version
-            if older is not None:
-                self._release(key[0], key[1], older)
+            return
+        self._newest[key] = max(newest, version)
+        self._release(key[0], key[1], min(newest, version))
 
     def _initial_readers(self, key: tuple[int, int], version: int) -> int:
         if version >= 0:

@@ -1,0 +1,175 @@
+"""The scorer gives what the trace gives, for every thread count, bound and objective."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from doppler.core.cluster import Cluster, Device, Link
+from doppler.core.costs import make_costs
+from doppler.core.errors import ConfigError, PlanError
+from doppler.core.graph import DataflowGraph, Edge, Group, Op
+from doppler.core.plan import make_plan
+from doppler.core.problem import Objective, Problem
+from doppler.core.runtime import INFEASIBLE_NS
+from doppler.core.trace import half_period
+from simulator.compiled import CompiledRuntime
+from simulator.runtime import SimPyRuntime
+from simulator.scorer import CompiledScorer
+from tests.strategies import Case, cases, costs_of, plans_of, problems
+
+
+@settings(max_examples=100, deadline=None)
+@given(data=st.data())
+def test_scores_are_the_makespans_of_the_traces_for_every_thread_count(data: st.DataObject) -> None:
+    problem = data.draw(problems())
+    costs = data.draw(costs_of(problem))
+    plans = [data.draw(plans_of(problem)) for _ in range(4)]
+    expected = [SimPyRuntime(costs).run(problem, plan, 1).makespan_ns for plan in plans]
+    for threads in (1, 2, 3):
+        scorer = CompiledScorer(problem, costs, threads)
+        assert scorer.score_plans(plans).tolist() == expected
+        bare = [replace(plan, holds=()) for plan in plans]
+        scores = scorer.score([p.placement for p in plans], [p.priority for p in plans])
+        assert scores.tolist() == scorer.score_plans(bare).tolist()
+        assert scorer.num_calls == 12
+
+
+@settings(max_examples=100, deadline=None)
+@given(case=cases(max_iterations=1), slack=st.integers(-3, 3))
+def test_a_bound_changes_only_scores_above_it(case: Case, slack: int) -> None:
+    scorer = CompiledScorer(case.problem, case.costs)
+    exact = int(scorer.score_plans([case.plan])[0])
+    bounded = int(scorer.score_plans([case.plan], [exact + slack])[0])
+    assert bounded == exact if slack >= 0 else exact + slack < bounded <= exact
+
+
+@settings(max_examples=60, deadline=None)
+@given(case=cases(objective=Objective.period))
+def test_an_exact_period_repeats_for_ever(case: Case) -> None:
+    runtime = CompiledRuntime(case.costs)
+    period = runtime.period(case.problem, case.plan, 40)
+    ends = SimPyRuntime(case.costs).run(case.problem, case.plan, 80).iteration_ends_ns()
+    if period.exact:
+        steady = range(40, 80 - period.iterations)
+        assert all(ends[i + period.iterations] - ends[i] == period.time_ns for i in steady)
+    else:
+        assert period == half_period(ends_of(case, 40))
+    score = CompiledScorer(case.problem, case.costs).score_plans([case.plan])
+    assert score[0] == -(-period.time_ns // period.iterations)
+
+
+def ends_of(case: Case, iterations: int) -> tuple[int, ...]:
+    trace = SimPyRuntime(case.costs).run(case.problem, case.plan, iterations)
+    return trace.iteration_ends_ns()
+
+
+@settings(max_examples=60, deadline=None)
+@given(case=cases(), data=st.data())
+def test_replicas_take_their_durations_from_outside(case: Case, data: st.DataObject) -> None:
+    num_ops = case.problem.graph.num_ops
+    times = st.lists(st.integers(0, 5), min_size=num_ops, max_size=num_ops)
+    run = st.lists(times, min_size=case.iterations, max_size=case.iterations)
+    durations = [data.draw(run) for _ in range(3)]
+    plan = replace(case.plan, holds=())
+    expected = [
+        SimPyRuntime(case.costs).run(case.problem, plan, case.iterations, rows).makespan_ns
+        for rows in durations
+    ]
+    for threads in (1, 2):
+        scorer = CompiledScorer(case.problem, case.costs, threads)
+        actual = scorer.score_replicas(plan.placement, plan.priority, durations)
+        assert actual.tolist() == expected
+    trace = CompiledRuntime(case.costs).run(case.problem, plan, case.iterations, durations[0])
+    assert trace.makespan_ns == expected[0]
+
+
+@settings(max_examples=60, deadline=None)
+@given(case=cases(max_iterations=1), limit=st.integers(0, 30))
+def test_memory_overflow_is_what_the_trace_says(case: Case, limit: int) -> None:
+    peaks = SimPyRuntime(case.costs).run(case.problem, case.plan, 1).peak_bytes
+    devices = tuple(replace(d, memory_bytes=limit) for d in case.problem.cluster.devices)
+    problem = replace(case.problem, cluster=replace(case.problem.cluster, devices=devices))
+    score = CompiledScorer(problem, case.costs).score([case.plan.placement], [case.plan.priority])
+    bare = replace(case.plan, holds=())
+    peaks = SimPyRuntime(case.costs).run(case.problem, bare, 1).peak_bytes
+    assert (score[0] == INFEASIBLE_NS) == (max(peaks) > limit)
+
+
+def pair(links: tuple[Link, ...] = (), **settings: object) -> Problem:
+    """A graph a -> b of one group-free edge on two devices."""
+    graph = DataflowGraph(
+        name="pair",
+        ops=(
+            Op(kind="work", name="a", outputs=(4,)),
+            Op(kind="work", name="b", group="g"),
+            Op(kind="work", name="c", group="g"),
+        ),
+        edges=(Edge(0, 0, 1),),
+        groups=(Group("g"),),
+    )
+    devices = tuple(Device(name=f"d{i}", kind="cpu", parent="p") for i in range(2))
+    return Problem(
+        graph=graph, cluster=Cluster(name="two", devices=devices, links=links), **settings
+    )
+
+
+def test_a_pair_without_link_is_infeasible() -> None:
+    problem = pair()
+    scorer = CompiledScorer(problem, make_costs(problem, ((1, 1), (2, 2), (3, 3))))
+    scores = scorer.score([[0, 1, 1], [0, 0, 0]], [[0, 0, 0], [0, 0, 0]])
+    assert scores.tolist() == [INFEASIBLE_NS, 6]
+
+
+@pytest.mark.parametrize(
+    ("placement", "message"),
+    [
+        ([0, 0, 1], "ops of one group share a device"),
+        ([1, 0, 0], "its kinds and pins allow d0"),
+        ([2, 0, 0], "has 2 devices"),
+        ([-1, 0, 0], "has 2 devices"),
+    ],
+)
+def test_illegal_placements_are_refused(placement: list[int], message: str) -> None:
+    problem = pair((Link(src="d0", dst="d1"),), pins={"a": "d0"})
+    scorer = CompiledScorer(problem, make_costs(problem, ((1, 1), (2, 2), (3, 3))))
+    with pytest.raises(PlanError, match=message):
+        scorer.score([[0, 1, 1], placement], [[0, 0, 0], [0, 0, 0]])
+
+
+def test_settings_and_shapes_are_checked() -> None:
+    problem = pair()
+    costs = make_costs(problem, ((1, 1), (2, 2), (3, 3)))
+    with pytest.raises(ConfigError, match="threads is at least 1"):
+        CompiledScorer(problem, costs, 0)
+    with pytest.raises(ConfigError, match="period_iterations is at least 20"):
+        CompiledScorer(problem, costs, period_iterations=19)
+    with pytest.raises(ConfigError, match="p95"):
+        CompiledScorer(pair(objective=Objective.p95), costs)
+    scorer = CompiledScorer(problem, costs)
+    assert scorer.score([], []).shape == (0,)
+    with pytest.raises(PlanError, match=r"priorities is \(1, 2\)"):
+        scorer.score([[0, 0, 0]], [[0, 0]])
+    with pytest.raises(PlanError, match="bounds has one entry per plan"):
+        scorer.score([[0, 0, 0]], [[0, 0, 0]], [1, 2])
+    with pytest.raises(PlanError, match="duration_ns is"):
+        scorer.score_replicas([0, 0, 0], [0, 0, 0], [[1, 2, 3]])
+    with pytest.raises(PlanError, match="at least 20 iterations"):
+        CompiledScorer(pair(objective=Objective.period), costs).score_replicas(
+            [0, 0, 0], [0, 0, 0], np.zeros((1, 5, 3))
+        )
+    with pytest.raises(ConfigError, match="iterations is at least 1"):
+        CompiledRuntime(costs).run(problem, make_plan(problem, (0, 0, 0), (0, 0, 0), "x"), 0)
+
+
+def test_radix_ranks_are_the_ranks_of_the_plan() -> None:
+    problem = pair()
+    costs = make_costs(problem, ((1, 1), (2, 2), (3, 3)))
+    extremes = [-(1 << 62), 1 << 62, 0, -1, 255, 256, (1 << 40) + 1]
+    for first in extremes:
+        for second in extremes:
+            plan = make_plan(problem, (0, 0, 0), (first, second, 0), "x")
+            trace = CompiledRuntime(costs).run(problem, plan, 1)
+            assert trace.op_spans == SimPyRuntime(costs).run(problem, plan, 1).op_spans
