@@ -22,6 +22,7 @@ class Start:
         device: Its device.
         spin_ns, sleep_ns: How long it polls without pause, and how it naps after that.
         write_initial: True for the one worker that writes inputs and initial tokens.
+        record: (op, output) of outputs whose value of every iteration is kept.
     """
 
     spec: JobSpec
@@ -30,6 +31,7 @@ class Start:
     spin_ns: int
     sleep_ns: int
     write_initial: bool
+    record: tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,6 +132,7 @@ class SegmentDone:
         sends: int64[sends, 6]: op, output, iteration, destination, request_ns, start_ns.
         arrivals: int64[arrivals, 4]: op, output, iteration, arrival_ns.
         peak_bytes: Most bytes of tensors alive at once.
+        records: (op, output, iteration of the job, value) of outputs that are kept.
     """
 
     spans: np.ndarray
@@ -137,6 +140,7 @@ class SegmentDone:
     sends: np.ndarray
     arrivals: np.ndarray
     peak_bytes: int
+    records: tuple[tuple[int, int, int, np.ndarray], ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,8 @@ class ExecutorOptions:
         mark_unwritten: Fill the arena with 0xFF first, so that a read before the first write
             gives NaN; costs one pass over the memory.
         deadlines: When a worker counts as hung.
+        record: (op, output) of outputs whose value of every iteration is kept, for
+            `CoreExecutor.take_records`.
     """
 
     shm_dir: str = "/dev/shm"
@@ -23,6 +25,7 @@ class ExecutorOptions:
     sleep_ns: int = 50_000
     mark_unwritten: bool = False
     deadlines: DeadlinePolicy = field(default_factory=DeadlinePolicy)
+    record: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -62,6 +62,7 @@ class CoreExecutor:
     ) -> None:
         self.iteration = 0
         self.switches: list[SwitchCost] = []
+        self._records: dict[tuple[int, int], list[tuple[int, np.ndarray]]] = {}
         self._problem = problem
         self._options = options or ExecutorOptions()
         self._homes: dict[str, int] = {}
@@ -107,7 +108,19 @@ class CoreExecutor:
         self.iteration += iterations
         trace = assemble_trace(problem, plan, iterations, start_ns, segments)
         self._learn_durations(trace)
+        for segment in segments.values():
+            for op, output, iteration, value in segment.records:
+                self._records.setdefault((op, output), []).append((iteration, value))
         return trace
+
+    def take_records(self) -> dict[tuple[int, int], list[tuple[int, np.ndarray]]]:
+        """Returns what `options.record` has kept since the last call.
+
+        Returns:
+            (op, output) -> (iteration of the job, value as uint8[bytes]), by iteration.
+        """
+        records, self._records = self._records, {}
+        return {key: records.get(key, []) for key in self._options.record}
 
     def read_output(self, op: int, output: int) -> np.ndarray:
         """Returns a copy of the newest version of an output, uint8[bytes].

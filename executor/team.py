@@ -97,6 +97,7 @@ class WorkerTeam:
                     spin_ns=options.spin_ns,
                     sleep_ns=options.sleep_ns,
                     write_initial=device == 0,
+                    record=options.record,
                 )
                 for device in devices
             }

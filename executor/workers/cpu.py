@@ -79,6 +79,9 @@ class Worker:
             if is_inline
             else ThreadRunner(self._board, self._spec.num_streams)
         )
+        self._record: dict[int, list[int]] = {}
+        for op, output in start.record:
+            self._record.setdefault(op, []).append(output)
         self._plan: Plan | None = None
         self._program: Program | None = None
         self._segment: Segment | None = None
@@ -148,6 +151,7 @@ class Worker:
             iterations=message.iterations,
             output_bytes=tuple(op.outputs for op in self._graph.ops),
             ops=self._table.ops,
+            record=self._record,
         )
         if is_new_plan:
             gc.unfreeze()

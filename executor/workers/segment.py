@@ -39,6 +39,7 @@ class SegmentTables:
         iterations: Iterations to run.
         output_bytes: Bytes of each output per op.
         ops: The device's bound ops.
+        record: Op -> outputs whose value of every iteration is kept.
     """
 
     program: Program
@@ -47,6 +48,7 @@ class SegmentTables:
     iterations: int
     output_bytes: Sequence[Sequence[int]]
     ops: Mapping[int, BoundOp]
+    record: Mapping[int, Sequence[int]]
 
 
 class SegmentLog:
@@ -57,6 +59,7 @@ class SegmentLog:
         self.sends: list[int] = []
         self.arrivals: list[int] = []
         self.versions: list[tuple[int, ...]] = []
+        self.records: list[tuple[int, int, int, np.ndarray]] = []
 
     def result(self, peak_bytes: int) -> SegmentDone:
         """Returns the log as a message."""
@@ -67,6 +70,7 @@ class SegmentLog:
             sends=np.array(self.sends, dtype=np.int64).reshape(-1, 6),
             arrivals=np.array(self.arrivals, dtype=np.int64).reshape(-1, 4),
             peak_bytes=peak_bytes,
+            records=tuple(self.records),
         )
 
 
@@ -91,6 +95,7 @@ class Segment:
         self._first = tables.first_iteration
         self._ops = tables.ops
         self._bytes = tables.output_bytes
+        self._kept = tables.record
         self._all_bytes = [sum(row) for row in tables.output_bytes]
         self._readers = readers
         self._writers = writers
@@ -213,6 +218,12 @@ class Segment:
         ready_ns = self._ready_ns.pop((op, iteration))
         self._log.spans += (op, iteration, command.stream, ready_ns, start_ns, end_ns)
         self._log.versions.append(command.versions)
+        if op in self._kept:
+            _, outputs = self._ops[op].buffers(self._first + iteration, ())
+            self._log.records += [
+                (op, output, self._first + iteration, outputs[output].copy())
+                for output in self._kept[op]
+            ]
 
     def _is_drained(self) -> bool:
         return (
