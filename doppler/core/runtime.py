@@ -1,7 +1,6 @@
 """Protocols between the packages: who runs plans, who scores them, who knows times."""
 
-from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from doppler.core.costs import Costs
 from doppler.core.plan import Plan
@@ -38,11 +37,13 @@ class Scorer(Protocol):
 
     def score(
         self,
-        placements_BV: Sequence[Sequence[int]],
-        priorities_BV: Sequence[Sequence[int]],
-        bounds_B: Sequence[int] | None = None,
-    ) -> Sequence[int]:
-        """Returns the objective in ns per plan, int64[B] (a numpy array where numpy scores).
+        placements_BV: Any,
+        priorities_BV: Any,
+        bounds_B: Any = None,
+    ) -> Any:
+        """Returns the objective in ns per plan, int64[B]; arguments are integer arrays of numpy.
+
+        They are typed `Any` because this package knows the standard library only.
 
         The objective is the makespan, or the period rounded up. With bounds, a plan whose value
         exceeds its bound may return any value above the bound. A plan that does not fit in memory
