@@ -15,6 +15,7 @@ PRESETS: Mapping[str, PPOJobConfig] = MappingProxyType(
             horizon=32,
             hidden=(400, 200, 100),
             epochs=5,
+            learning_rate=5e-4,
         ),
         "ppo_pendulum": PPOJobConfig(
             environment="pendulum",
