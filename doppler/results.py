@@ -14,6 +14,8 @@ from omegaconf import OmegaConf
 
 LATEST = "latest"
 PLAN_FILE = "plan.json"
+GRAPH_FILE = "graph.json"
+CLUSTER_FILE = "cluster.json"
 CONFIG_FILE = "config.yaml"
 COMMAND_FILE = "command.txt"
 COSTS_FILE = "cost_table.json"

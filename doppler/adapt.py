@@ -1,0 +1,114 @@
+"""Following the running job: measured spans correct the cost table, drift triggers re-planning."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from doppler.api import score_plan
+from doppler.core.costs import Costs
+from doppler.core.plan import Plan
+from doppler.core.problem import Problem
+from doppler.core.trace import Trace
+from doppler.measure import measured_period_ns
+from simulator.calibrate import observe
+from simulator.costs.measured import CostTable
+
+DRIFT = 0.15
+GAIN = 0.03
+
+RunPlan = Callable[[Plan, int], Trace]
+"""Runs the job on for a number of iterations under a plan."""
+
+Replan = Callable[[Problem, Costs, Plan], Plan]
+"""Makes a plan for new costs; gets the plan that runs now."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowRecord:
+    """One measured window of the running job.
+
+    Attributes:
+        first_iteration: Iterations of the job before it.
+        iterations: Its length.
+        source: Maker of the plan that ran.
+        measured_ns: Median time per iteration.
+        predicted_ns: What the simulator said when the plan was made.
+        replanned: True if a new plan was adopted after it.
+        learning_seconds: Time spent on correcting and planning after it.
+    """
+
+    first_iteration: int
+    iterations: int
+    source: str
+    measured_ns: float
+    predicted_ns: int
+    replanned: bool
+    learning_seconds: float
+
+
+class AdaptiveJob:
+    """A running job whose plan follows what is measured.
+
+    After every window the spans correct the cost table. When the measured period leaves the
+    predicted one by more than `drift`, a new plan is made for the corrected costs, and adopted if
+    the simulator says that it is at least 3 % faster than the present plan under the same costs.
+
+    Attributes:
+        plan: The plan that runs.
+        table: The corrected cost table.
+        records: Every window so far.
+    """
+
+    def __init__(
+        self,
+        run: RunPlan,
+        problem: Problem,
+        table: CostTable,
+        plan: Plan,
+        replan: Replan,
+        drift: float = DRIFT,
+    ) -> None:
+        self.plan = plan
+        self.table = table
+        self.records: list[WindowRecord] = []
+        self._run = run
+        self._problem = problem
+        self._replan = replan
+        self._drift = drift
+        self._predicted_ns = score_plan(problem, table.costs(problem), plan)
+        self._done = 0
+
+    def step(self, iterations: int) -> Trace:
+        """Runs one window, corrects the costs, and re-plans where the job has drifted."""
+        trace = self._run(self.plan, iterations)
+        start = time.perf_counter()
+        measured_ns = measured_period_ns(trace)
+        source, predicted_ns = self.plan.source, self._predicted_ns
+        self.table = self.table.corrected(observe(self._problem, trace, 1))
+        replanned = False
+        if abs(measured_ns / predicted_ns - 1.0) > self._drift:
+            replanned = self._adapt()
+        self.records.append(
+            WindowRecord(
+                first_iteration=self._done,
+                iterations=iterations,
+                source=source,
+                measured_ns=measured_ns,
+                predicted_ns=predicted_ns,
+                replanned=replanned,
+                learning_seconds=time.perf_counter() - start,
+            )
+        )
+        self._done += iterations
+        return trace
+
+    def _adapt(self) -> bool:
+        costs = self.table.costs(self._problem)
+        present_ns = score_plan(self._problem, costs, self.plan)
+        candidate = self._replan(self._problem, costs, self.plan)
+        candidate_ns = score_plan(self._problem, costs, candidate)
+        adopted = candidate_ns < (1.0 - GAIN) * present_ns
+        if adopted:
+            self.plan = candidate
+        self._predicted_ns = candidate_ns if adopted else present_ns
+        return adopted

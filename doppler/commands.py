@@ -1,0 +1,219 @@
+"""What each command does; `doppler.cli` picks one."""
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.table import Table
+
+from doppler.api import (
+    PlannerResult,
+    compare_problem,
+    make_problem,
+    plan_problem,
+    resolve_costs,
+    score_plan,
+)
+from doppler.api import simulate as simulate_plan
+from doppler.calibration import cache_folder, load_or_calibrate
+from doppler.config import (
+    CalibrateConfig,
+    LearnConfig,
+    PlanConfig,
+    ProbeConfig,
+    ReportConfig,
+    RunConfig,
+)
+from doppler.console import View
+from doppler.core.costs import Costs
+from doppler.core.errors import ConfigError
+from doppler.core.problem import Objective, Problem
+from doppler.core.serialize import load_cluster, load_costs, load_graph, load_plan, save
+from doppler.learning import learn as learn_job
+from doppler.learning import show_probe
+from doppler.report.chrome_trace import write_chrome_trace
+from doppler.report.html import rebuild_page, write_report
+from doppler.report.tables import summary
+from doppler.reporting import build_report
+from doppler.results import (
+    CLUSTER_FILE,
+    GRAPH_FILE,
+    MEASURED_TRACE_FILE,
+    PLAN_FILE,
+    POLICY_FOLDER,
+    SIMULATED_TRACE_FILE,
+    append_metrics,
+    make_result_folder,
+    write_settings,
+)
+from doppler.running import run_plan
+from doppler.training.checkpoint import save_checkpoint
+from executor.options import ExecutorOptions
+from executor.probe import probe as probe_machine
+
+
+def learn(config: LearnConfig, command: Sequence[str]) -> None:
+    """Calibrates, learns, runs, compares and writes the result folder."""
+    view = View()
+    start = time.perf_counter()
+    folders: list[Path] = []
+
+    def folder_of(job: str, cluster: str) -> Path:
+        folders.append(make_result_folder(Path(config.results), job, cluster))
+        write_settings(folders[0], config, command)
+        return folders[0]
+
+    run = learn_job(config, command, folder_of, view)
+    folder = folders[0]
+    report, simulated = build_report(run)
+    assert run.learned_plan is not None
+    assert run.learned_trace is not None
+    graph, cluster = run.problem.graph, run.problem.cluster
+    save(graph, folder / GRAPH_FILE)
+    save(cluster, folder / CLUSTER_FILE)
+    save(run.learned_plan, folder / PLAN_FILE, run.problem)
+    write_chrome_trace(folder / SIMULATED_TRACE_FILE, graph, cluster, simulated)
+    write_chrome_trace(folder / MEASURED_TRACE_FILE, graph, cluster, run.learned_trace)
+    if run.planner.learner is not None:
+        save_checkpoint(run.planner.learner, folder / POLICY_FOLDER)
+    for record in (*run.training_records, *run.system_records, *run.rewards):
+        append_metrics(folder, record)
+    page = write_report(folder, report)
+    view.section("Summary")
+    view.show(summary(report))
+    steps = ", ".join(f"{name} {seconds:.0f} s" for name, seconds in run.seconds.items())
+    view.line(f"\nlearning and running took {time.perf_counter() - start:.0f} s ({steps})")
+    view.line(f"report: {page}")
+
+
+def run(config: RunConfig, command: Sequence[str]) -> None:
+    """Runs a job under a stored plan."""
+    run_plan(config, command, View())
+
+
+def plan(config: PlanConfig, command: Sequence[str]) -> None:
+    """Places a graph with one planner."""
+    problem, costs = _problem(config)
+    result = plan_problem(problem, costs, config.planner, config.budget, config.seed)
+    view = View()
+    view.show(_result_table(problem, [result]))
+    if config.output is not None:
+        save(result.plan, Path(config.output), problem)
+        view.line(f"plan: {config.output}")
+
+
+def compare(config: PlanConfig, command: Sequence[str]) -> None:
+    """Runs several planners at equal budget."""
+    problem, costs = _problem(config)
+    view = View()
+    with view.progress("planners", len(config.planners)) as advance:
+        results = compare_problem(
+            problem,
+            costs,
+            config.planners,
+            config.budget,
+            config.seed,
+            on_result=lambda r: advance(1, f"{r.planner} {r.value_ns / 1e6:.3f} ms"),
+        )
+    view.show(_result_table(problem, results))
+    if config.output is not None:
+        save(results[0].plan, Path(config.output), problem)
+        view.line(f"best plan: {config.output}")
+
+
+def simulate(config: PlanConfig, command: Sequence[str]) -> None:
+    """Simulates a stored plan."""
+    problem, costs = _problem(config)
+    stored = load_plan(_file(config.plan, "plan"), problem)
+    trace = simulate_plan(problem, stored, costs, config.iterations)
+    view = View()
+    view.line(f"makespan of {config.iterations} iteration(s): {trace.makespan_ns / 1e6:.3f} ms")
+    if problem.objective is Objective.period:
+        view.line(f"period: {score_plan(problem, costs, stored) / 1e6:.3f} ms")
+    for device, peak in zip(problem.cluster.devices, trace.peak_bytes, strict=True):
+        view.line(f"peak memory of {device.name}: {peak / 2**20:.1f} MiB")
+    if config.output is not None:
+        write_chrome_trace(Path(config.output), problem.graph, problem.cluster, trace)
+        view.line(f"trace: {config.output}")
+
+
+def calibrate(config: CalibrateConfig, command: Sequence[str]) -> None:
+    """Measures a job's components."""
+    view = View()
+    found = probe_machine(shm_dir=config.run.shm_dir)
+    with view.progress("measuring the job's ops", None) as advance:
+        calibration, from_cache = load_or_calibrate(
+            config.job,
+            found.hardware,
+            config.calibration,
+            cache_folder(config.cost_cache),
+            seed=config.seed,
+            options=ExecutorOptions(shm_dir=config.run.shm_dir),
+            progress=lambda note: advance(1, note),
+        )
+    table = Table(title=f"{config.job.name}: op times" + (" (stored)" if from_cache else ""))
+    for heading in ("op kind", "device", "Mflop", "median (ms)", "spread (ms)", "slowdown", "n"):
+        table.add_column(heading, justify="left" if heading in ("op kind", "device") else "right")
+    for entry in calibration.entries:
+        table.add_row(
+            entry.kind,
+            f"{entry.cores} core(s)",
+            f"{entry.flop / 1e6:.2f}",
+            f"{entry.median_ns / 1e6:.3f}",
+            f"{entry.spread_ns / 1e6:.3f}",
+            f"{entry.slowdown_permille / 10:.1f} %",
+            str(entry.count),
+        )
+    view.show(table)
+    view.line(f"publish latency {calibration.publish_ns / 1e3:.1f} us")
+
+
+def probe(config: ProbeConfig, command: Sequence[str]) -> None:
+    """Shows what this machine has."""
+    view = View()
+    found = probe_machine()
+    show_probe(found, view)
+    if config.output is not None:
+        save(found.hardware, Path(config.output))
+        view.line(f"hardware: {config.output}")
+
+
+def report(config: ReportConfig, command: Sequence[str]) -> None:
+    """Rebuilds the page of a result folder."""
+    View().line(f"report: {rebuild_page(Path(config.folder))}")
+
+
+def _problem(config: PlanConfig) -> tuple[Problem, Costs]:
+    graph = load_graph(_file(config.graph, "graph"))
+    cluster = load_cluster(_file(config.cluster, "cluster"))
+    objective = None if config.objective is None else Objective[config.objective.name]
+    problem = make_problem(graph, cluster, objective=objective)
+    stored = None if config.costs is None else load_costs(Path(config.costs), problem)
+    return problem, resolve_costs(problem, stored)
+
+
+def _file(path: str, name: str) -> Path:
+    if not path:
+        raise ConfigError(f"this command needs a {name} file: set {name}=FILE.json")
+    return Path(path)
+
+
+def _result_table(problem: Problem, results: Sequence[PlannerResult]) -> Table:
+    table = Table(title=f"{problem.graph.name} on {problem.cluster.name}")
+    table.add_column("planner")
+    for heading in (
+        f"{problem.objective.value} (ms)",
+        "gap to bound",
+        "simulations",
+        "seconds",
+    ):
+        table.add_column(heading, justify="right")
+    for result in results:
+        table.add_row(
+            result.planner,
+            f"{result.value_ns / 1e6:.3f}",
+            f"{result.gap:.1%}",
+            str(result.num_calls),
+            f"{result.seconds:.2f}",
+        )
+    return table

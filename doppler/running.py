@@ -1,0 +1,244 @@
+"""`doppler run`: a job under a stored plan, with progress, checkpoints, resume and recovery."""
+
+import dataclasses
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save_file
+from yaml import YAMLError
+
+from doppler.calibration import load_calibration
+from doppler.config import JobConfig, OnFailure, RunConfig
+from doppler.console import View
+from doppler.core.cluster import Cluster
+from doppler.core.errors import (
+    ConfigError,
+    ExecutionError,
+    FormatError,
+    WorkerDiedError,
+    WorkerHungError,
+)
+from doppler.core.plan import Plan
+from doppler.core.problem import Objective, Problem
+from doppler.core.serialize import load_cluster, load_plan, save
+from doppler.jobs import RealJob, build_job
+from doppler.measure import measured_period_ns
+from doppler.planners.base import Budget
+from doppler.planners.registry import get_planner
+from doppler.results import (
+    CHECKPOINT_FILE,
+    CLUSTER_FILE,
+    CONFIG_FILE,
+    COSTS_FILE,
+    PLAN_FILE,
+    append_metrics,
+    make_result_folder,
+    write_settings,
+)
+from doppler.session import JobSession
+from executor.checkpoint import Checkpoint
+from executor.options import ExecutorOptions
+from simulator.scorer import CompiledScorer
+
+WINDOW = 10
+REPLANNER = "annealing"
+REPLAN_BUDGET = 1000
+
+
+def run_plan(config: RunConfig, command: Sequence[str], view: View) -> Path:
+    """Runs a job under a stored plan; returns the result folder.
+
+    Raises:
+        FormatError: If plan, cluster, configuration or checkpoint is damaged or foreign.
+        PlanError: If the plan was made for another job or cluster.
+        ExecutionError: If a worker fails and `run.on_failure=stop`, or no device is left.
+    """
+    source, plan_path = _locate(config.plan)
+    job = _job(config, command, source)
+    cluster = load_cluster(source / CLUSTER_FILE)
+    problem = Problem(graph=job.graph, cluster=cluster, objective=Objective.period)
+    plan = load_plan(plan_path, problem)
+    if config.run.on_failure is OnFailure.replan and not (source / COSTS_FILE).exists():
+        raise ConfigError(
+            f"run.on_failure=replan plans with {COSTS_FILE} beside the plan, and "
+            f"{str(source)!r} has none"
+        )
+    checkpoint = None
+    if config.run.resume is not None:
+        checkpoint = load_checkpoint(Path(config.run.resume))
+        checkpoint.check(job.graph)
+    folder = make_result_folder(Path(config.results), job.name, cluster.name)
+    write_settings(folder, config, command)
+    runner = _Runner(config, job, source, folder, view)
+    runner.run(_Situation(problem=problem, plan=plan), checkpoint)
+    return folder
+
+
+def save_checkpoint(checkpoint: Checkpoint, folder: Path) -> Path:
+    """Writes a job's checkpoint into a folder, whole or not at all."""
+    path = folder / CHECKPOINT_FILE
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    save_file(checkpoint.to_arrays(), temporary)
+    temporary.replace(path)
+    return path
+
+
+def load_checkpoint(folder: Path) -> Checkpoint:
+    """Returns the checkpoint of a result folder.
+
+    Raises:
+        FormatError: If the file is missing, damaged, or no checkpoint.
+    """
+    path = folder / CHECKPOINT_FILE if folder.is_dir() else folder
+    try:
+        arrays = load_file(path)
+    except FileNotFoundError as error:
+        raise FormatError(f"there is no checkpoint at {str(path)!r}") from error
+    except (OSError, SafetensorError) as error:
+        raise FormatError(f"checkpoint {str(path)!r} cannot be read: {error}") from error
+    return Checkpoint.from_arrays(arrays)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Situation:
+    """What runs now: the devices that are left, and the plan for them."""
+
+    problem: Problem
+    plan: Plan
+
+
+class _Runner:
+    """Runs windows until the job has its iterations or its reward."""
+
+    def __init__(
+        self, config: RunConfig, job: RealJob, source: Path, folder: Path, view: View
+    ) -> None:
+        self._settings = config.run
+        self._seed = config.seed
+        self._job = job
+        self._source = source
+        self._folder = folder
+        self._view = view
+        self._options = ExecutorOptions(shm_dir=config.run.shm_dir)
+        self._left: tuple[int, ...] = ()
+
+    def run(self, situation: _Situation, checkpoint: Checkpoint | None) -> None:
+        """Runs to the end, re-planning on what is left where the settings say so."""
+        first = 0 if checkpoint is None else checkpoint.iteration
+        goal = first + self._settings.iterations
+        while True:
+            try:
+                self._run_on(situation, checkpoint, goal)
+                return
+            except (WorkerDiedError, WorkerHungError) as error:
+                if self._settings.on_failure is OnFailure.stop:
+                    raise
+                situation = self._recover(situation, error)
+                stored = self._folder / CHECKPOINT_FILE
+                checkpoint = load_checkpoint(self._folder) if stored.exists() else checkpoint
+
+    def _run_on(self, situation: _Situation, checkpoint: Checkpoint | None, goal: int) -> None:
+        settings = self._settings
+        with JobSession(self._job, situation.problem, self._options) as session:
+            executor = session.executor
+            if checkpoint is not None:
+                executor.restore(checkpoint)
+            saved_at = executor.iteration
+            title = f"{self._job.name}, plan {situation.plan.source}"
+            try:
+                with self._view.progress(title, goal) as advance:
+                    advance(executor.iteration, "")
+                    while executor.iteration < goal:
+                        count = min(WINDOW, goal - executor.iteration)
+                        trace = session.run(situation.plan, count)
+                        note = "" if count < 3 else f"{measured_period_ns(trace) / 1e6:.1f} ms"
+                        reward = session.last_return()
+                        if reward is not None:
+                            note += f", return {reward:.1f}"
+                        advance(count, note)
+                        for record in session.rewards[-count:]:
+                            append_metrics(self._folder, record)
+                        due = settings.checkpoint_every
+                        if due and executor.iteration - saved_at >= due:
+                            save_checkpoint(executor.checkpoint(), self._folder)
+                            saved_at = executor.iteration
+                        if _reached(settings.target_reward, reward):
+                            break
+            except (WorkerDiedError, WorkerHungError):
+                self._left = executor.survivors()
+                raise
+            path = save_checkpoint(executor.checkpoint(), self._folder)
+            save(situation.problem.cluster, self._folder / CLUSTER_FILE)
+            save(situation.plan, self._folder / PLAN_FILE, situation.problem)
+            self._view.line(f"{executor.iteration} iterations done; checkpoint: {path}")
+
+    def _recover(self, situation: _Situation, error: ExecutionError) -> _Situation:
+        """Plans for the devices that are left.
+
+        Raises:
+            ExecutionError: If none is left.
+        """
+        self._view.line(f"{error}")
+        old = situation.problem.cluster
+        kept = [old.devices[device] for device in self._left]
+        if not kept:
+            raise error
+        names = {device.name for device in kept}
+        cluster = Cluster(
+            name=f"{old.name}-{'+'.join(sorted(names))}",
+            devices=tuple(kept),
+            links=tuple(link for link in old.links if {link.src, link.dst} <= names),
+        )
+        problem = dataclasses.replace(situation.problem, cluster=cluster)
+        costs = load_calibration(self._source / COSTS_FILE).table().costs(problem)
+        plan = get_planner(REPLANNER)(
+            problem,
+            CompiledScorer(problem, costs),
+            Budget(REPLAN_BUDGET),
+            np.random.default_rng(self._seed),
+        )
+        self._view.line(
+            f"re-planned on {', '.join(sorted(names))}; going on from the last checkpoint"
+        )
+        return _Situation(problem=problem, plan=plan)
+
+
+def _reached(target: float | None, reward: float | None) -> bool:
+    return target is not None and reward is not None and reward >= target
+
+
+def _locate(path: str) -> tuple[Path, Path]:
+    """Folder and file of a stored plan."""
+    if not path:
+        raise ConfigError("`doppler run` needs a plan: doppler run results/latest/plan.json")
+    given = Path(path)
+    plan = given / PLAN_FILE if given.is_dir() else given
+    if not plan.exists():
+        raise ConfigError(f"there is no plan at {str(plan)!r}")
+    return plan.parent, plan
+
+
+def _job(config: RunConfig, command: Sequence[str], source: Path) -> RealJob:
+    """The job of the command line, or of the folder that the plan lies in."""
+    words = [word.partition("=")[0] for word in command]
+    says_job = any(word == "job" or word.startswith("job.") for word in words)
+    stored = source / CONFIG_FILE
+    if says_job or not stored.exists():
+        return build_job(config.job, config.seed)
+    try:
+        document: Any = OmegaConf.load(stored)
+        settings = OmegaConf.to_object(
+            OmegaConf.merge(OmegaConf.structured(JobConfig), document["job"])
+        )
+        seed = config.seed if "seed" in words else int(document["seed"])
+    except (OSError, YAMLError, OmegaConfBaseException, KeyError, TypeError, ValueError) as error:
+        raise FormatError(f"configuration {str(stored)!r} cannot be read: {error}") from error
+    assert isinstance(settings, JobConfig)
+    return build_job(settings, seed)

@@ -1,0 +1,98 @@
+"""A real job under way: executors by layout, and the reward curve that the job itself reports."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from types import TracebackType
+
+import numpy as np
+
+from doppler.calibration import job_spec
+from doppler.core.plan import Plan
+from doppler.core.problem import Problem
+from doppler.core.trace import Trace
+from doppler.jobs import RealJob
+from executor.drl.job import iteration_metrics
+from executor.drl.records import BatchStats
+from executor.options import ExecutorOptions
+from executor.runtime import CoreExecutor
+
+COLLECT = "collect"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewardRecord:
+    """What one iteration of the RL job achieved.
+
+    Attributes:
+        iteration: Iterations before it.
+        env_steps: Environment steps up to its end.
+        mean_return: Mean return of the episodes that ended in it, None if none did.
+        reward_per_step: Mean reward per environment step.
+        mean_length: Mean length of those episodes in steps, None if none ended.
+    """
+
+    iteration: int
+    env_steps: int
+    mean_return: float | None
+    reward_per_step: float
+    mean_length: float | None
+
+
+class JobSession:
+    """A running job on one layout.
+
+    Attributes:
+        problem: Graph and cluster.
+        executor: What runs it.
+        rewards: The job's reward curve so far.
+    """
+
+    def __init__(self, job: RealJob, problem: Problem, options: ExecutorOptions) -> None:
+        self.problem = problem
+        self.rewards: list[RewardRecord] = []
+        self._job = job
+        self._collect = problem.graph.op_ids[COLLECT]
+        self.executor = CoreExecutor(
+            job_spec(job), problem, _recording(options, ((self._collect, 0),))
+        )
+
+    def __enter__(self) -> "JobSession":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.executor.close()
+
+    def run(self, plan: Plan, iterations: int) -> Trace:
+        """Runs the job on; the rewards of every iteration are kept."""
+        trace = self.executor.run(self.problem, plan, iterations)
+        steps = self._job.env_steps_per_iteration
+        for iteration, values in self.executor.take_records()[self._collect, 0]:
+            self.rewards.append(reward_record(iteration, values, steps))
+        return trace
+
+    def last_return(self, over: int = 10) -> float | None:
+        """Returns the mean return of the episodes of the last `over` iterations, None if none."""
+        ended = [r.mean_return for r in self.rewards[-over:] if r.mean_return is not None]
+        return sum(ended) / len(ended) if ended else None
+
+
+def _recording(options: ExecutorOptions, outputs: Sequence[tuple[int, int]]) -> ExecutorOptions:
+    return replace(options, record=tuple(outputs))
+
+
+def reward_record(iteration: int, values: np.ndarray, steps: int) -> RewardRecord:
+    """Returns the record of one iteration from output 0 of `collect`."""
+    metrics = iteration_metrics(iteration, BatchStats(*values.view(np.float64).tolist()), [])
+    return RewardRecord(
+        iteration=iteration,
+        env_steps=(iteration + 1) * steps,
+        mean_return=None if math.isnan(metrics.mean_return) else metrics.mean_return,
+        reward_per_step=metrics.mean_reward,
+        mean_length=None if math.isnan(metrics.mean_length) else metrics.mean_length,
+    )

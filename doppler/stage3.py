@@ -1,0 +1,226 @@
+"""Stage III: the policies learn on the running job, measured periods are their reward.
+
+Two feedback paths, kept apart: measured spans correct the cost table, on which the policy plans
+again; measured periods are the reward of the same policy gradient as in stage II. The plan that
+comes out is the one with the best re-measured period among the candidates.
+"""
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from doppler.adapt import RunPlan
+from doppler.core.plan import Plan, make_plan
+from doppler.core.problem import Problem
+from doppler.core.trace import Trace
+from doppler.measure import measured_period_ns
+from doppler.planners.base import Budget
+from doppler.planners.learned import LearnedPlanner
+from doppler.policies.assignment import Ints
+from doppler.training.config import ReinforceConfig, Schedule, Stage
+from doppler.training.metrics import OnRecord
+from doppler.training.reinforce import reinforce
+from simulator.calibrate import observe
+from simulator.costs.measured import CostTable
+from simulator.scorer import CompiledScorer
+
+BATCH = 4
+REMEASURED = 3
+"""Windows per candidate in the last comparison."""
+
+SYSTEM_REINFORCE = ReinforceConfig(
+    batch=BATCH,
+    learning_rate=Schedule(5e-4, 2e-4),
+    entropy_weight=Schedule(1e-3, 1e-3),
+    temperature=Schedule(0.6, 0.4),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SystemWindow:
+    """One measured window of stage III.
+
+    Attributes:
+        iteration: Iterations of stage III before it.
+        period_ns: Median time per iteration.
+        purpose: "incumbent", "replanned", "sample" or "candidate".
+    """
+
+    iteration: int
+    period_ns: float
+    purpose: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class SystemResult:
+    """What stage III gave and what it cost the job.
+
+    Attributes:
+        plan: The plan with the best re-measured period.
+        table: The cost table as the running job corrected it.
+        windows: Every window.
+        iterations: Iterations run.
+        worse_iterations: Of those, under plans slower than the one it began with.
+        extra_ns: Time lost on them against that plan.
+        learning_seconds: Time between windows.
+    """
+
+    plan: Plan
+    table: CostTable
+    windows: tuple[SystemWindow, ...]
+    iterations: int
+    worse_iterations: int
+    extra_ns: int
+    learning_seconds: float
+
+
+def tune_on_job(
+    run: RunPlan,
+    problem: Problem,
+    table: CostTable,
+    planner: LearnedPlanner,
+    plan: Plan,
+    *,
+    num_windows: int,
+    window_iterations: int,
+    replan_budget: int,
+    rng: np.random.Generator,
+    on_record: OnRecord | None = None,
+    on_window: Callable[[SystemWindow], None] | None = None,
+) -> SystemResult:
+    """Learns on the running job.
+
+    Args:
+        run: Runs the job on under a plan.
+        problem: Graph and cluster of the job.
+        table: Cost table that the policies were trained with.
+        planner: The learned planner after stages I and II.
+        plan: Its plan.
+        num_windows: Windows that sample the policy; rounded down to whole updates.
+        window_iterations: Iterations per window.
+        replan_budget: Simulations for planning again on corrected costs.
+        rng: Source of randomness.
+        on_record: Called after every policy update.
+        on_window: Called after every window.
+    """
+    session = _Session(run, problem, table, window_iterations, on_window)
+    reference_ns = session.measure(plan, "incumbent")
+    candidates = [plan]
+    start = time.perf_counter()
+    replanned = _replan(planner, problem, session.table, replan_budget, rng)
+    session.learning_seconds += time.perf_counter() - start
+    session.measure(replanned, "replanned")
+    candidates.append(replanned)
+    if planner.learner is not None and num_windows >= BATCH:
+        start = time.perf_counter()
+        measured_before = session.measuring_seconds
+        reinforce(
+            planner.learner,
+            session.evaluate,
+            SYSTEM_REINFORCE,
+            num_windows // BATCH * BATCH,
+            stage=Stage.system,
+            reference_ns=round(reference_ns),
+            on_record=on_record,
+        )
+        spent = time.perf_counter() - start
+        session.learning_seconds += spent - (session.measuring_seconds - measured_before)
+    sampled = session.best_sample()
+    if sampled is not None:
+        candidates.append(sampled)
+    best = session.remeasure(candidates)
+    return session.result(best, reference_ns)
+
+
+def _replan(
+    planner: LearnedPlanner,
+    problem: Problem,
+    table: CostTable,
+    budget: int,
+    rng: np.random.Generator,
+) -> Plan:
+    """Plans again on the corrected costs, from the policy as it is."""
+    scorer = CompiledScorer(problem, table.costs(problem))
+    return planner(problem, scorer, Budget(budget), rng)
+
+
+class _Session:
+    """Runs plans on the job and keeps what was measured."""
+
+    def __init__(
+        self,
+        run: RunPlan,
+        problem: Problem,
+        table: CostTable,
+        window_iterations: int,
+        on_window: Callable[[SystemWindow], None] | None,
+    ) -> None:
+        self.table = table
+        self.learning_seconds = 0.0
+        self.measuring_seconds = 0.0
+        self._run = run
+        self._problem = problem
+        self._length = window_iterations
+        self._on_window = on_window
+        self._windows: list[SystemWindow] = []
+        self._samples: list[tuple[float, Plan]] = []
+
+    def measure(self, plan: Plan, purpose: str) -> float:
+        """Returns the measured period of one window; its spans correct the cost table."""
+        start = time.perf_counter()
+        trace: Trace = self._run(plan, self._length)
+        self.measuring_seconds += time.perf_counter() - start
+        self.table = self.table.corrected(observe(self._problem, trace, 1))
+        period_ns = measured_period_ns(trace)
+        window = SystemWindow(
+            iteration=len(self._windows) * self._length, period_ns=period_ns, purpose=purpose
+        )
+        self._windows.append(window)
+        if self._on_window is not None:
+            self._on_window(window)
+        return period_ns
+
+    def evaluate(self, placements_BV: Ints, priorities_BV: Ints) -> Ints:
+        """The reward of stage III: one measured window per plan."""
+        values: list[int] = []
+        for placement, priority in zip(placements_BV.tolist(), priorities_BV.tolist(), strict=True):
+            plan = make_plan(self._problem, tuple(placement), tuple(priority), "learned")
+            period_ns = self.measure(plan, "sample")
+            self._samples.append((period_ns, plan))
+            values.append(round(period_ns))
+        return np.array(values, dtype=np.int64)
+
+    def best_sample(self) -> Plan | None:
+        """The sampled plan with the smallest measured period."""
+        return min(self._samples, key=lambda pair: pair[0])[1] if self._samples else None
+
+    def remeasure(self, candidates: Sequence[Plan]) -> Plan:
+        """Measures the candidates anew, interleaved, and returns the fastest."""
+        distinct: list[Plan] = []
+        for plan in candidates:
+            if all((p.placement, p.priority) != (plan.placement, plan.priority) for p in distinct):
+                distinct.append(plan)
+        if len(distinct) == 1:
+            return distinct[0]
+        periods: list[list[float]] = [[] for _ in distinct]
+        for turn in range(REMEASURED):
+            order = range(len(distinct)) if turn % 2 == 0 else reversed(range(len(distinct)))
+            for index in order:
+                periods[index].append(self.measure(distinct[index], "candidate"))
+        return distinct[min(range(len(distinct)), key=lambda i: statistics.median(periods[i]))]
+
+    def result(self, plan: Plan, reference_ns: float) -> SystemResult:
+        """Puts together what stage III gave."""
+        worse = [w for w in self._windows if w.period_ns > reference_ns]
+        return SystemResult(
+            plan=plan,
+            table=self.table,
+            windows=tuple(self._windows),
+            iterations=len(self._windows) * self._length,
+            worse_iterations=len(worse) * self._length,
+            extra_ns=round(sum((w.period_ns - reference_ns) * self._length for w in worse)),
+            learning_seconds=self.learning_seconds,
+        )
