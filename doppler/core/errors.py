@@ -52,6 +52,10 @@ class DeadlockError(DopplerError):
     """Raised when nothing is in flight and work is left; lists blocked ops and their waits."""
 
 
+class TraceError(DopplerError):
+    """Raised when a trace breaks a rule of the runtime; names the rule, the op, the iteration."""
+
+
 def nearest(name: str, valid: Iterable[str]) -> str:
     """Returns a sentence tail with the nearest valid name, or all of them if none is near."""
     names = sorted(valid)
