@@ -1,7 +1,7 @@
 """The learned planner: SEL and PLC trained on one problem; search and policy feed each other.
 
-1. Stage I: the policies imitate the critical-path teacher (no plan is scored), then elites.
-2. A short annealing run; its best plan becomes an elite.
+1. Stage I: the policies imitate the critical-path teacher (no plan is scored).
+2. A short annealing run; its best plan becomes an elite, which the policies imitate too.
 3. Stage II: REINFORCE in the simulator, elites imitated beside it.
 4. Annealing from the policy's best plans (the polish).
 
@@ -31,8 +31,8 @@ from doppler.policies.dual import DualPolicy, policy_inputs
 from doppler.policies.sampling import SampleMode, plan_arrays
 from doppler.training.config import Stage, TrainingConfig
 from doppler.training.elites import EliteBuffer
-from doppler.training.imitation import imitate
-from doppler.training.learner import Learner
+from doppler.training.imitation import imitate, imitate_elites
+from doppler.training.learner import Learner, make_optimizer
 from doppler.training.metrics import OnRecord
 from doppler.training.reinforce import reinforce
 
@@ -99,6 +99,7 @@ class LearnedPlanner:
         self.values_ns = {"imitation": evaluator.best_ns}
         run.search(round(budget.calls * self.training.search_share), ())
         self.values_ns["search"] = evaluator.best_ns
+        imitate_elites(learner, self.training.imitation, self.on_record)
         self._reinforce(run, round(budget.calls * self.training.learn_share))
         self.values_ns["policy"] = evaluator.best_ns
         run.search(evaluator.remaining, run.seeds(self.training.num_seeds))
@@ -129,7 +130,7 @@ class LearnedPlanner:
         best_ns, best_state = INFEASIBLE_NS, start
         for _ in range(restarts):
             learner.policy.load_state_dict(start)
-            learner.optimizer = torch.optim.Adam(learner.policy.parameters())
+            learner.optimizer = make_optimizer(learner.policy)
             leg = _LegBest(run)
             reinforce(
                 learner,

@@ -1,8 +1,8 @@
 """Device assignment as a Markov decision process: one op and its device per step, as arrays.
 
 The arrays are over the ops that a policy places (`N` of them, graph inputs left out).
-`doppler.policies.build` makes them, `doppler.policies.state` is one episode step by step, and
-`doppler.policies.sampling` whole batches of episodes, compiled.
+`doppler.policies.build` makes them, `doppler.policies.timeline` is the compiled state of an
+episode, and `doppler.policies.sampling` runs whole batches of episodes.
 """
 
 import heapq

@@ -37,19 +37,24 @@ class ImitationConfig:
     """Stage I.
 
     Attributes:
-        num_updates: Gradient steps.
-        batch: Episodes of the student per step, labelled by the critical-path teacher.
+        num_updates: Gradient steps towards the critical-path teacher.
+        num_elite_updates: Gradient steps towards the elites that a first search found.
+        batch: Episodes of the student per step, labelled by the teacher; elites per step.
         learning_rate: Of Adam.
         temperature: Of the student's episodes; above 1 visits states that the teacher would not.
+        select_elite_weight: Weight of an elite's order relative to its devices.
     """
 
     num_updates: int = 30
+    num_elite_updates: int = 30
     batch: int = 8
     learning_rate: Schedule = Schedule(3e-3, 1e-3)
-    temperature: Schedule = Schedule(2.0, 1.0)
+    temperature: Schedule = Schedule(1.5, 0.7)
+    select_elite_weight: float = 0.25
 
     def __post_init__(self) -> None:
         _at_least("num_updates", self.num_updates, 0)
+        _at_least("num_elite_updates", self.num_elite_updates, 0)
         _at_least("batch", self.batch, 1)
 
 
@@ -73,8 +78,8 @@ class ReinforceConfig:
 
     batch: int = 32
     learning_rate: Schedule = Schedule(2e-3, 3e-4)
-    entropy_weight: Schedule = Schedule(2e-2, 1e-3)
-    temperature: Schedule = Schedule(1.2, 0.5)
+    entropy_weight: Schedule = Schedule(1e-2, 1e-3)
+    temperature: Schedule = Schedule(0.6, 0.3)
     advantage_floor: float = 0.005
     max_gradient: float = 1.0
     elite_weight: float = 0.3

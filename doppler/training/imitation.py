@@ -9,8 +9,8 @@ Source: Ross et al. 2011 (DAgger); DOPPLER section 5, stage I.
 import torch
 from torch import Tensor
 
-from doppler.policies.dual import Decisions, Encoded, log_probs
-from doppler.policies.sampling import Rollouts, Temperature
+from doppler.policies.dual import Decisions, Encoded, head_arrays, log_probs
+from doppler.policies.sampling import Rollouts, Temperature, replay_episodes
 from doppler.training.config import ImitationConfig, Stage
 from doppler.training.learner import Learner
 from doppler.training.metrics import OnRecord, TrainingRecord
@@ -46,6 +46,62 @@ def imitation_update(learner: Learner, config: ImitationConfig) -> TrainingRecor
     norm = learner.step(loss, max_gradient=1.0)
     progress.update += 1
     progress.episodes += config.batch
+    return _record(learner, decisions, loss, norm, temperature)
+
+
+def imitate_elites(
+    learner: Learner, config: ImitationConfig, on_record: OnRecord | None = None
+) -> None:
+    """Pulls the policies towards the elites, `config.num_elite_updates` gradient steps.
+
+    Good plans, weighted by quality, replace the teacher; no plan is scored. Without elites nothing
+    happens.
+    """
+    if not len(learner.elites):
+        return
+    learner.begin(Stage.imitation, config.num_elite_updates)
+    while not learner.progress.is_finished:
+        record = elite_update(learner, config)
+        if on_record is not None:
+            on_record(record)
+
+
+def elite_update(learner: Learner, config: ImitationConfig) -> TrainingRecord:
+    """Replays `batch` elites and takes one gradient step on their negative log-likelihood."""
+    progress = learner.progress
+    learner.set_learning_rate(config.learning_rate.at(progress.fraction))
+    encoded = learner.policy.encode(learner.inputs)
+    orders, devices = learner.elites.episodes(learner.elites.draw(config.batch, learner.rng))
+    rollouts = replay_episodes(
+        learner.inputs.tables, head_arrays(encoded), orders, devices, Temperature()
+    )
+    decisions = log_probs(encoded, rollouts)
+    choices = max(1, len(decisions.place_rows))
+    select, place = decisions.select.mean(), decisions.place.sum() / choices
+    loss = -(config.select_elite_weight * select + place)
+    norm = learner.step(loss, max_gradient=1.0)
+    progress.update += 1
+    progress.episodes += config.batch
+    return _record(learner, decisions, loss, norm, temperature=1.0)
+
+
+def teacher_loss(encoded: Encoded, decisions: Decisions, rollouts: Rollouts) -> Tensor:
+    """Returns the mean cross-entropy per decision to the teacher's labels, SEL plus PLC."""
+    labels = torch.from_numpy(rollouts.teacher_select)
+    score = (labels * encoded.scores).sum() / rollouts.temperature.select
+    select = (decisions.select_totals.sum() - score) / labels.numel()
+    if not len(decisions.place_rows):
+        return select
+    teacher = torch.from_numpy(rollouts.teacher).flatten(0, 1)[decisions.place_rows]
+    weights = teacher / teacher.sum(dim=1, keepdim=True)
+    place = -(weights * decisions.place_logs).sum(dim=1).mean()
+    return select + place
+
+
+def _record(
+    learner: Learner, decisions: Decisions, loss: Tensor, norm: float, temperature: float
+) -> TrainingRecord:
+    progress = learner.progress
     choices = max(1, len(decisions.place_rows))
     return TrainingRecord(
         stage=progress.stage,
@@ -62,16 +118,3 @@ def imitation_update(learner: Learner, config: ImitationConfig) -> TrainingRecor
         gradient_norm=norm,
         simulations=progress.simulations,
     )
-
-
-def teacher_loss(encoded: Encoded, decisions: Decisions, rollouts: Rollouts) -> Tensor:
-    """Returns the mean cross-entropy per decision to the teacher's labels, SEL plus PLC."""
-    labels = torch.from_numpy(rollouts.teacher_select)
-    score = (labels * encoded.scores).sum() / rollouts.temperature.select
-    select = (decisions.select_totals.sum() - score) / labels.numel()
-    if not len(decisions.place_rows):
-        return select
-    teacher = torch.from_numpy(rollouts.teacher).flatten(0, 1)[decisions.place_rows]
-    weights = teacher / teacher.sum(dim=1, keepdim=True)
-    place = -(weights * decisions.place_logs).sum(dim=1).mean()
-    return select + place

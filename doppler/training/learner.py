@@ -10,6 +10,9 @@ from doppler.policies.dual import DualPolicy, PolicyInputs
 from doppler.training.config import Stage
 from doppler.training.elites import EliteBuffer
 
+# A prior's weight is one scalar that may have to move from its start to 0 in a few dozen steps.
+PRIOR_RATE = 20.0
+
 
 @dataclass(slots=True)
 class Progress:
@@ -40,6 +43,13 @@ class Progress:
         return self.update / max(1, self.num_updates - 1)
 
 
+def make_optimizer(policy: DualPolicy) -> torch.optim.Adam:
+    """Returns Adam over both policies; their priors, two scalars, are a group of their own."""
+    priors = [policy.select.prior, policy.place.prior]
+    others = [p for p in policy.parameters() if not any(p is prior for prior in priors)]
+    return torch.optim.Adam([{"params": others}, {"params": priors}], lr=1e-3)
+
+
 class Learner:
     """The mutable state of training on one problem.
 
@@ -66,7 +76,7 @@ class Learner:
         self.elites = elites
         self.rng = rng
         self.threads = threads
-        self.optimizer = torch.optim.Adam(policy.parameters(), lr=1e-3)
+        self.optimizer = make_optimizer(policy)
         self.progress = Progress(Stage.imitation)
 
     def begin(self, stage: Stage, num_updates: int) -> None:
@@ -74,9 +84,9 @@ class Learner:
         self.progress = Progress(stage, num_updates=num_updates)
 
     def set_learning_rate(self, value: float) -> None:
-        """Sets the rate where the optimiser reads it."""
-        for group in self.optimizer.param_groups:
-            group["lr"] = value
+        """Sets the rate where the optimiser reads it; the priors' is `PRIOR_RATE` times as high."""
+        for group, factor in zip(self.optimizer.param_groups, (1.0, PRIOR_RATE), strict=True):
+            group["lr"] = factor * value
 
     @property
     def learning_rate(self) -> float:
