@@ -30,7 +30,8 @@ def check_trace(problem: Problem, plan: Plan, trace: Trace, tolerance_ns: int = 
     """Checks all rules.
 
     Args:
-        problem, plan: What ran.
+        problem: What ran.
+        plan: How it was placed.
         trace: What was seen.
         tolerance_ns: How long a ready op may be overlooked and a stream may seem idle: 0 for
             simulated traces without dispatch costs, else at least the largest dispatch cost; the
@@ -92,7 +93,9 @@ class _Checker:
             ("cluster", self.trace.cluster_digest, self.cluster.digest),
         ):
             if found != expected:
-                raise TraceError(f"the trace is of {label} {found}, and the problem's is {expected}")
+                raise TraceError(
+                    f"the trace is of {label} {found}, and the problem's is {expected}"
+                )
         if len(self.trace.peak_bytes) != self.cluster.num_devices:
             raise TraceError(
                 f"peak_bytes has one entry per device ({self.cluster.num_devices}), and the trace "
@@ -226,18 +229,14 @@ class _Checker:
                     f"a version is read after its arrival, and {where} read {source}@{version}"
                 )
             newer = version + 1
-            if newer < self.trace.iterations and (
-                self._is_there(edge, newer) and self._there_ns(edge, newer) < span.ready_ns
-            ):
+            seen_ns = max(span.ready_ns, span.start_ns - self.tolerance_ns)
+            if newer < self.trace.iterations and self._there_ns(edge, newer) < seen_ns:
                 raise TraceError(
                     f"a `latest` edge reads the newest version, and {where} read {version} of "
                     f"{source} when {newer} was there"
                 )
             if previous is not None and previous.versions[index] > version:
                 raise TraceError(f"versions never go back, and {where} read {source}@{version}")
-
-    def _is_there(self, edge: Edge, version: int) -> bool:
-        return version < 0 or (edge.src, version) in self.spans
 
     def _is_on_stream(self, span: TransferSpan, device: int) -> bool:
         link = self._link(span)
@@ -331,7 +330,7 @@ class _Checker:
             key = (span.request_ns, span.iteration, self.ranks[span.op], span.output, span.dst)
             queued.append((span, key))
         queued.sort(key=lambda entry: (entry[0].start_ns, entry[0].release_ns, entry[1]))
-        for span, key in queued:
+        for span, _ in queued:
             buses = self._link(span).buses
             where = f"a transfer of {self._name(span.op, span.iteration)} to device {span.dst}"
             expected = max([span.request_ns, *(free_ns.get(bus, 0) for bus in buses)])
@@ -346,7 +345,8 @@ class _Checker:
     def _check_fifo(self, queued: Sequence[tuple[TransferSpan, tuple[int, ...]]]) -> None:
         """On every bus starts go by key, except that a key may come when a later one has begun."""
         for bus in self.cluster.bus_names:
-            last_request, last_waiting = 0, ()
+            last_request = 0
+            last_waiting: tuple[int, ...] = ()
             for span, key in queued:
                 if bus not in self._link(span).buses:
                     continue
@@ -376,7 +376,9 @@ def _first_excess(work: Sequence[tuple[int, int]], streams: int) -> int | None:
 
 def _idle_gaps(work: Sequence[tuple[int, int]], streams: int) -> list[tuple[int, int]]:
     """Maximal intervals in which fewer than `streams` intervals are open, until the last end."""
-    changes = sorted((time, step) for pair in work for time, step in zip(pair, (1, -1), strict=True))
+    changes = sorted(
+        (time, step) for pair in work for time, step in zip(pair, (1, -1), strict=True)
+    )
     gaps: list[tuple[int, int]] = []
     running, since = 0, 0
     for time_ns, step in changes:

@@ -1,0 +1,183 @@
+"""How fast the compiled engine scores plans, against the SimPy specification and plain Python.
+
+The reference graph: 1000 ops in 40 layers, each with 1 to 5 random predecessors in the three layers
+before it; op times U(50, 150), one output per op, transfer times U(10, 60); 4 devices, random
+placement and priorities, one FIFO bus per ordered pair of devices. All three engines must give the
+same makespan for every plan. Times are CPU seconds of this thread, so that other work on the
+machine weighs less.
+
+Usage: python -m benchmarks.simulator_rate [--plans 2000] [--seed 0]
+"""
+
+import argparse
+import heapq
+import json
+import platform
+import random
+import statistics
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from doppler.core.cluster import Cluster, Device, Link
+from doppler.core.costs import Costs, make_costs
+from doppler.core.graph import DataflowGraph, Edge, Op
+from doppler.core.plan import make_plan
+from doppler.core.problem import Problem
+from simulator.runtime import SimPyRuntime
+from simulator.scorer import CompiledScorer
+
+NUM_OPS, NUM_LAYERS, NUM_DEVICES = 1000, 40, 4
+TARGETS = {"compiled_over_simpy": 150, "compiled_over_python": 12}
+
+
+def reference_problem(seed: int) -> tuple[Problem, Costs]:
+    """Returns the reference graph on four devices; a byte takes a nanosecond."""
+    rng = random.Random(seed)
+    width = NUM_OPS // NUM_LAYERS
+    edges = []
+    for op in range(width, NUM_OPS):
+        first = op // width * width
+        before = range(max(0, first - 3 * width), first)
+        edges += [Edge(src, 0, op) for src in sorted(rng.sample(before, rng.randint(1, 5)))]
+    ops = [
+        Op(kind="work", name=f"op{op}", outputs=(rng.randint(10, 60),)) for op in range(NUM_OPS)
+    ]
+    names = [f"d{device}" for device in range(NUM_DEVICES)]
+    cluster = Cluster(
+        name="four",
+        devices=tuple(Device(name=name, kind="cuda", parent=name) for name in names),
+        links=tuple(
+            Link(src=a, dst=b, bytes_per_s=1_000_000_000, buses=(f"{a}-{b}",))
+            for a in names
+            for b in names
+            if a != b
+        ),
+    )
+    graph = DataflowGraph(name="reference", ops=tuple(ops), edges=tuple(edges))
+    problem = Problem(graph=graph, cluster=cluster)
+    times = [rng.randint(50, 150) for _ in range(NUM_OPS)]
+    return problem, make_costs(problem, tuple((ns,) * NUM_DEVICES for ns in times))
+
+
+class PythonEngine:
+    """The same model with heapq and lists: what one would write without a compiler."""
+
+    def __init__(self, problem: Problem, costs: Costs) -> None:
+        graph = problem.graph
+        self.times = [row[0] for row in costs.op_ns]
+        self.bytes = [op.outputs[0] for op in graph.ops]
+        self.successors = [[graph.edges[e].dst for e in ids] for ids in graph.out_edges]
+        self.missing = [len(ids) for ids in graph.in_edges]
+
+    def makespan(self, placement: list[int], priority: list[int]) -> int:
+        """Returns the makespan of one plan."""
+        order = sorted(range(NUM_OPS), key=lambda op: (-priority[op], op))
+        rank = [0] * NUM_OPS
+        for position, op in enumerate(order):
+            rank[op] = position
+        missing = list(self.missing)
+        ready: list[list[int]] = [[] for _ in range(NUM_DEVICES)]
+        for op in range(NUM_OPS):
+            if missing[op] == 0:
+                heapq.heappush(ready[placement[op]], rank[op])
+        idle = [True] * NUM_DEVICES
+        queues: dict[tuple[int, int], list[tuple[int, int, int]]] = {
+            (a, b): [] for a in range(NUM_DEVICES) for b in range(NUM_DEVICES)
+        }
+        held = dict.fromkeys(queues, False)
+        events: list[tuple[int, int, int]] = []  # time, op, destination or -1 for the op's end
+        now = 0
+        while True:
+            for device in range(NUM_DEVICES):
+                if idle[device] and ready[device]:
+                    op = order[heapq.heappop(ready[device])]
+                    idle[device] = False
+                    heapq.heappush(events, (now + self.times[op], op, -1))
+            for pair, queue in queues.items():
+                if queue and not held[pair]:
+                    op = order[heapq.heappop(queue)[1]]
+                    held[pair] = True
+                    heapq.heappush(events, (now + self.bytes[op], op, pair[1]))
+            if not events:
+                return now
+            now = events[0][0]
+            while events and events[0][0] == now:
+                _, op, destination = heapq.heappop(events)
+                device = placement[op]
+                if destination < 0:
+                    idle[device] = True
+                    targets = {placement[successor] for successor in self.successors[op]}
+                    for target in targets - {device}:
+                        heapq.heappush(queues[device, target], (now, rank[op], target))
+                    destination = device
+                else:
+                    held[device, destination] = False
+                for successor in self.successors[op]:
+                    if placement[successor] == destination:
+                        missing[successor] -= 1
+                        if missing[successor] == 0:
+                            heapq.heappush(ready[destination], rank[successor])
+
+
+def seconds_per_run(run: Callable[[], list[int]], repeats: int) -> tuple[float, list[int]]:
+    """Returns the median CPU seconds per plan of some repeats, and the makespans."""
+    times = []
+    for _ in range(repeats):
+        start = time.thread_time()
+        makespans = run()
+        times.append((time.thread_time() - start) / len(makespans))
+    return statistics.median(times), makespans
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--plans", type=int, default=2000)
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    problem, costs = reference_problem(arguments.seed)
+    rng = np.random.default_rng(arguments.seed)
+    shape = (arguments.plans, NUM_OPS)
+    placements = rng.integers(0, NUM_DEVICES, shape)
+    priorities = rng.permuted(np.broadcast_to(np.arange(NUM_OPS), shape), axis=1)
+    scorer, python = CompiledScorer(problem, costs), PythonEngine(problem, costs)
+    scorer.score(placements[:1], priorities[:1])  # compiles, or loads what was compiled
+
+    def run_compiled() -> list[int]:
+        return scorer.score(placements, priorities).tolist()
+
+    def run_python() -> list[int]:
+        rows = zip(placements[:20].tolist(), priorities[:20].tolist(), strict=True)
+        return [python.makespan(placement, priority) for placement, priority in rows]
+
+    def run_simpy() -> list[int]:
+        rows = zip(placements[:3].tolist(), priorities[:3].tolist(), strict=True)
+        plans = [make_plan(problem, tuple(p), tuple(q), "random") for p, q in rows]
+        return [SimPyRuntime(costs).run(problem, plan, 1).makespan_ns for plan in plans]
+
+    compiled_s, makespans = seconds_per_run(run_compiled, 5)
+    python_s, python_makespans = seconds_per_run(run_python, 5)
+    simpy_s, simpy_makespans = seconds_per_run(run_simpy, 3)
+    assert makespans[:20] == python_makespans, "plain Python disagrees"
+    assert makespans[:3] == simpy_makespans, "SimPy disagrees"
+    print(f"compiled {compiled_s * 1e3:.3f} ms, Python {python_s * 1e3:.2f} ms per plan")
+    print(f"SimPy {simpy_s * 1e3:.1f} ms per plan, {len(problem.graph.edges)} edges")
+    figures = {
+        "compiled_over_simpy": round(simpy_s / compiled_s, 1),
+        "compiled_over_python": round(python_s / compiled_s, 1),
+        "simulations_per_s": round(1 / compiled_s),
+    }
+    record = {
+        "benchmark": "simulator_rate",
+        "figures": figures,
+        "targets": TARGETS,
+        "command": f"python -m benchmarks.simulator_rate --plans {arguments.plans} "
+        f"--seed {arguments.seed}",
+        "machine": f"{platform.machine()} {platform.system()}, Python {platform.python_version()}",
+    }
+    print(json.dumps(record))
+
+
+if __name__ == "__main__":
+    main()
