@@ -14,6 +14,7 @@ from doppler.core.plan import Plan
 from doppler.core.problem import Problem
 from doppler.core.runtime import INFEASIBLE_NS, Scorer
 from doppler.planners.anneal_core import MoveTables, make_move_tables, propose
+from doppler.planners.anneal_orders import walk_orders
 from doppler.planners.base import Budget
 from doppler.planners.evaluator import Evaluator
 from doppler.planners.list_schedule import ListScheduler, make_list_scheduler
@@ -27,18 +28,18 @@ class AnnealingSettings:
 
     Attributes:
         hot, cold: First and last temperature, as parts of the best value.
-        num_starts: Perturbed HEFT plans among the starts, as a part of the budget.
+        orders: Part of the budget for a walk over orders that HEFT places (`anneal_orders`).
         calls_per_chain: One chain per that many plans, at least one.
         max_chains: Chains at most: batches grow, walks get shorter.
         reheats: Times that all chains start again from the best plans, cooler each time.
     """
 
-    hot: float = 0.04
-    cold: float = 0.0005
-    num_starts: float = 0.02
-    calls_per_chain: int = 10_000
+    hot: float = 0.01
+    cold: float = 0.0003
+    orders: float = 0.25
+    calls_per_chain: int = 20_000
     max_chains: int = 8
-    reheats: int = 2
+    reheats: int = 0
 
 
 DEFAULT_SETTINGS = AnnealingSettings()
@@ -81,7 +82,8 @@ def anneal(
     lists = make_list_scheduler(problem, scorer.costs)
     evaluator = Evaluator(problem, scorer, budget, source)
     starts = _Starts(lists, evaluator)
-    starts.add(seeds, rng, max(1, round(budget.calls * settings.num_starts)))
+    starts.add(seeds)
+    starts.walk_orders(rng, settings, round(budget.calls * settings.orders))
     if evaluator.best_ns >= INFEASIBLE_NS or evaluator.remaining <= 0:
         return evaluator.plan()
     num_chains = min(settings.max_chains, 1 + evaluator.remaining // settings.calls_per_chain)
@@ -104,7 +106,8 @@ class _Starts:
         self._evaluator = evaluator
         self._pool: list[tuple[int, Ints, Ints]] = []
 
-    def add(self, seeds: tuple[Plan, ...], rng: np.random.Generator, num_perturbed: int) -> None:
+    def add(self, seeds: tuple[Plan, ...]) -> None:
+        """Scores the given plans, HEFT, round robin, and every device alone."""
         lists = self._lists
         first = lists.heft()
         rows = [(_unit_devices(lists, seed), np.asarray(seed.priority)) for seed in seeds]
@@ -116,18 +119,19 @@ class _Starts:
             devices_U = lists.mask.complete(lists.mask.prefer_device(device))
             rows.append((devices_U, first.priority_V))
         self._score(rows)
-        fit_tensors = self._evaluator.best_ns >= INFEASIBLE_NS
-        perturbed = [
-            lists.heft(
-                lists.ranks_V * (1.0 + 0.3 * rng.standard_normal(len(lists.ranks_V))),
-                fit_tensors=fit_tensors,
-            )
-            for _ in range(min(num_perturbed, self._evaluator.remaining))
-        ]
-        self._score([(schedule.devices_U, schedule.priority_V) for schedule in perturbed])
         if self._evaluator.best_ns >= INFEASIBLE_NS:
             roomy = [lists.heft(insertion=i, fit_tensors=True) for i in (True, False)]
             self._score([(schedule.devices_U, schedule.priority_V) for schedule in roomy])
+
+    def walk_orders(
+        self, rng: np.random.Generator, settings: AnnealingSettings, calls: int
+    ) -> None:
+        """Spends `calls` on orders placed by HEFT; adds the best plan that it meets."""
+        if self._evaluator.best_ns >= INFEASIBLE_NS:
+            return
+        best = walk_orders(self._lists, self._evaluator, rng, calls, settings.hot, settings.cold)
+        if best is not None:
+            self._insert(*best)
 
     def take(self, walk: "_Walk") -> None:
         """Adds what the chains ended with, and the best of all."""

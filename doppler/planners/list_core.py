@@ -163,6 +163,61 @@ def critical_path(
 
 
 @_jit
+def heft_by_keys(t: ListTables, keys_V: Floats, fully_linked: bool) -> tuple[Ints, Ints, int]:
+    """HEFT with insertion in the order of keys, largest first, predecessors first anyway.
+
+    Returns:
+        (device per unit, the order, PLACED or the op at a dead end).
+    """
+    by_key = np.argsort(-keys_V, kind="mergesort")
+    order = np.empty(keys_V.size, np.int64)
+    count = 0
+    for op in by_key:
+        if t.unit_V[op] >= 0:
+            order[count] = op
+            count += 1
+    order = predecessors_first(t, order[:count])
+    device_U, _, _, status = heft(t, order, True, 0, fully_linked)
+    return device_U, order, status
+
+
+@_jit
+def predecessors_first(t: ListTables, order: Ints) -> Ints:
+    """Returns the order with every op right after its predecessors at the earliest.
+
+    Predecessors that come too late are moved before their successor, in the order given.
+    """
+    num_ops = t.unit_V.size
+    done = np.zeros(num_ops, np.bool_)
+    place = np.empty(num_ops, np.int64)
+    for index in range(order.size):
+        place[order[index]] = index
+    result = np.empty(order.size, np.int64)
+    stack = np.empty(order.size + 1, np.int64)
+    count = 0
+    for index in range(order.size):
+        if done[order[index]]:
+            continue
+        stack[0], height = order[index], 1
+        while height > 0:
+            op = stack[height - 1]
+            first = -1
+            for e in range(t.in_ptr[op], t.in_ptr[op + 1]):
+                src = t.in_src[e]
+                if not done[src] and (first < 0 or place[src] < place[first]):
+                    first = src
+            if first >= 0:
+                stack[height] = first
+                height += 1
+                continue
+            height -= 1
+            done[op] = True
+            result[count] = op
+            count += 1
+    return result
+
+
+@_jit
 def _fresh(t: ListTables, count_tensors: int) -> tuple[Ints, Bools, Ints, Bools]:
     device_U = np.full(t.state_U.size, -1, np.int64)
     rows = t.bytes_T.size if count_tensors else 0

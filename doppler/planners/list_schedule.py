@@ -8,7 +8,7 @@ import numpy as np
 from doppler.core.costs import Costs
 from doppler.core.problem import Problem
 from doppler.graphs.levels import b_levels, mean_op_ns, mean_transfer_ns, upward_ranks
-from doppler.planners.list_core import PLACED, critical_path, heft
+from doppler.planners.list_core import PLACED, critical_path, heft, heft_by_keys, predecessors_first
 from doppler.planners.mask import NO_UNIT, Ints, Mask, make_mask
 from doppler.planners.tables import Floats, ListTables, make_tables
 
@@ -76,6 +76,13 @@ class ListScheduler:
             devices_U=devices_U, priority_V=self._priority(order), makespan_ns=float(makespan)
         )
 
+    def heft_by_keys(self, keys_V: Floats) -> Schedule | None:
+        """Returns HEFT's schedule in the order of keys, or None where it meets a dead end."""
+        devices_U, order, status = heft_by_keys(self.tables, keys_V, self.mask.is_fully_linked)
+        if status != PLACED:
+            return None
+        return Schedule(devices_U=devices_U, priority_V=self._priority(order), makespan_ns=np.nan)
+
     def critical_path(self, rng: np.random.Generator) -> Schedule:
         """Returns one run of the critical-path rule: largest b-level, earliest start, random ties.
 
@@ -97,7 +104,7 @@ class ListScheduler:
         """Returns the ops that have a device by rank, largest first, predecessors first."""
         order = np.lexsort((self.position_V, -ranks_V)).astype(np.int64)
         order = order[self.mask.unit_V[order] != NO_UNIT]
-        return _repaired(order, self.tables)
+        return np.asarray(predecessors_first(self.tables, order))
 
     def _guided(self, devices_U: Ints) -> ListTables:
         """Tables that allow one device only: the mask's completion of a schedule cut short."""
@@ -127,28 +134,3 @@ def make_list_scheduler(problem: Problem, costs: Costs) -> ListScheduler:
         position_V=position_V,
         tensors_in_flight=graph.window if graph.is_cyclic else 1,
     )
-
-
-def _repaired(order: Ints, tables: ListTables) -> Ints:
-    """The order with predecessors moved before their successors, else unchanged."""
-    place_V = np.full(len(tables.in_ptr) - 1, -1, dtype=np.int64)
-    place_V[order] = np.arange(len(order))
-    destinations = np.repeat(np.arange(len(place_V)), np.diff(tables.in_ptr))
-    if (place_V[tables.in_src] < place_V[destinations]).all():
-        return order
-    done = np.zeros(len(place_V), dtype=np.bool_)
-    result: list[int] = []
-    for first in order.tolist():
-        stack = [first]
-        while stack:
-            op = stack[-1]
-            sources = tables.in_src[tables.in_ptr[op] : tables.in_ptr[op + 1]]
-            open_sources = [src for src in sources.tolist() if not done[src]]
-            if open_sources and not done[op]:
-                stack.append(max(open_sources, key=lambda src: -place_V[src]))
-                continue
-            stack.pop()
-            if not done[op]:
-                done[op] = True
-                result.append(op)
-    return np.asarray(result, dtype=np.int64)

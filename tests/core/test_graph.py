@@ -7,7 +7,7 @@ from hypothesis import given, settings
 
 from doppler.core.errors import GraphError
 from doppler.core.graph import DataflowGraph, Edge, EdgeMode, Group, InputResidency, Op
-from tests.strategies import problems
+from tests.random_problems import problems
 
 
 def op(name, **fields):

@@ -99,7 +99,7 @@ def test_inputs_that_are_everywhere_need_no_device():
 
 
 def test_state_that_does_not_fit_is_refused():
-    with pytest.raises(CapacityError, match="device 'd1' needs 60 bytes with group 's'.* is 59"):
+    with pytest.raises(CapacityError, match=r"device 'd1' needs 60 bytes with group 's'.* is 59"):
         plan(problem(cluster=cluster(memory=59)))
     with pytest.raises(CapacityError, match="the limit is 50"):
         plan(problem(memory_headroom=0.5))

@@ -17,7 +17,9 @@ from doppler.core.plan import make_plan
 from doppler.core.problem import Problem
 from doppler.core.serialize import from_json, load_graph, load_plan, save, to_json
 from doppler.core.trace import OpSpan, Trace, TransferSpan
-from tests.strategies import problems, problems_with_costs, random_cluster, random_graph
+from simulator.compiled import CompiledRuntime
+from tests.random_problems import problems, problems_with_costs, random_cluster, random_graph
+from tests.strategies import cases
 
 
 def small_problem():
@@ -301,7 +303,7 @@ def test_rules_of_the_types_hold_for_files_too():
 def test_costs_of_other_devices_are_refused():
     rng = random.Random(1)
     problem = Problem(graph=random_graph(rng, 3), cluster=random_cluster(rng, 2))
-    from tests.strategies import random_costs
+    from tests.random_problems import random_costs
 
     document = to_json(random_costs(rng, problem), problem)
     with pytest.raises(FormatError, match="in order"):
@@ -353,3 +355,15 @@ def test_text_has_one_line_per_op_and_per_edge():
     assert json.loads(text) == to_json(graph)
     for op in graph.ops:
         assert sum(f'"name": "{op.name}"' in line for line in text.splitlines()) == 1
+
+
+@given(cases())
+@settings(max_examples=60, deadline=None)
+def test_routes_holds_and_pinned_inputs_come_back_equal(case):
+    problem = case.problem
+    assert through_text(problem.graph, "graph") == problem.graph
+    assert through_text(problem.cluster, "cluster") == problem.cluster
+    assert through_text(case.plan, "plan", problem) == case.plan
+    assert through_text(case.costs, "costs", problem) == case.costs
+    trace = CompiledRuntime(case.costs).run(problem, case.plan, case.iterations)
+    assert through_text(trace, "trace", problem) == trace

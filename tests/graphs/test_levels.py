@@ -11,7 +11,7 @@ from doppler.core.costs import make_costs
 from doppler.core.graph import DataflowGraph, Edge, Op
 from doppler.core.problem import Problem
 from doppler.graphs import levels
-from tests.strategies import problems_with_costs
+from tests.random_problems import problems_with_costs
 
 
 def diamond():

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from doppler.core.errors import FormatError, GraphError
 from doppler.core.graph import Edge, Group
 from doppler.graphs.networkx_import import from_networkx, to_networkx
-from tests.strategies import problems
+from tests.random_problems import problems
 
 
 def rows(graph, dst):

@@ -14,7 +14,7 @@ from doppler.planners.base import Budget
 from doppler.planners.mask import make_mask
 from tests.planners.slow_scorer import SlowScorer
 from tests.planners.test_bounds import num_plans
-from tests.strategies import problems, problems_with_costs
+from tests.random_problems import problems, problems_with_costs
 
 
 def join_of_eight(transfer_ns):

@@ -17,8 +17,10 @@ from doppler.planners.base import Budget
 from doppler.planners.bounds import lower_bounds
 from doppler.planners.cycle_ratio import max_cycle_ratio
 from doppler.planners.mask import make_mask
+from simulator.compiled import CompiledRuntime
+from simulator.scorer import CompiledScorer
 from tests.planners.slow_scorer import ITERATIONS, SlowScorer
-from tests.strategies import problems_with_costs
+from tests.random_problems import problems_with_costs
 
 
 def problem_of(num_ops, edges=(), num_devices=2, objective=Objective.makespan, window=3):
@@ -122,6 +124,18 @@ def test_makespan_bounds_are_never_above_the_best_of_all_plans(case):
     best = exhaustive.plan(problem, scorer, Budget(1500), np.random.default_rng(0))
     (value,) = scorer.score([best.placement], [best.priority])
     assert lower_bounds(problem, costs).best_ns <= value
+
+
+@given(problems_with_costs(cyclic=True, max_ops=5, max_devices=2))
+@settings(max_examples=60, deadline=None)
+def test_exact_periods_are_never_below_the_bounds(case):
+    problem, costs = case
+    assume(problem.graph.placeable and num_plans(problem) <= 1500)
+    scorer = CompiledScorer(problem, costs)
+    best = exhaustive.plan(problem, scorer, Budget(1500), np.random.default_rng(0))
+    period = CompiledRuntime(costs).period(problem, best, 60)
+    if period.exact:
+        assert lower_bounds(problem, costs).best_ns <= -(-period.time_ns // period.iterations)
 
 
 @given(problems_with_costs(cyclic=True, max_ops=5, max_devices=2))

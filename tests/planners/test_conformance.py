@@ -5,6 +5,7 @@ import importlib.util
 import pytest
 
 from doppler.planners.registry import BUILT_IN
+from simulator.scorer import CompiledScorer
 from tests.planners.conformance import check_planner
 
 NAMES = [
@@ -17,3 +18,8 @@ NAMES = [
 @pytest.mark.parametrize("name", NAMES)
 def test_planner_conforms(name):
     check_planner(name)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_planner_conforms_with_the_compiled_scorer(name):
+    check_planner(name, CompiledScorer)

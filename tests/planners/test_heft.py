@@ -16,7 +16,7 @@ from doppler.planners.list_core import heft as compiled_heft
 from doppler.planners.list_schedule import make_list_scheduler
 from doppler.planners.mask import NO_UNIT
 from tests.planners.slow_scorer import SlowScorer
-from tests.strategies import problems_with_costs
+from tests.random_problems import problems_with_costs
 
 
 def problem_of(num_ops, edges, num_devices=2, latency=0, num_streams=1, groups=(), memory=1 << 40):

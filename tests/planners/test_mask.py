@@ -13,7 +13,7 @@ from doppler.core.graph import DataflowGraph, Edge, Group, Op
 from doppler.core.plan import make_plan
 from doppler.core.problem import Problem
 from doppler.planners.mask import NO_UNIT, make_mask
-from tests.strategies import pinned_inputs, problems
+from tests.random_problems import pinned_inputs, problems
 
 
 def cluster(memory=(100, 100), links=None, kinds=("cpu", "cpu")):
