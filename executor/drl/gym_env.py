@@ -115,6 +115,10 @@ def _maker(make: str | Callable[[], Any]) -> Callable[[], Any]:
             return gymnasium.make(make)
         except gymnasium.error.Error as error:
             raise ConfigError(f"gymnasium cannot make {make!r}: {error}") from error
+        except ImportError as error:
+            raise ConfigError(
+                f"environment 'gym:{make}' needs a package that is not installed: {error}"
+            ) from error
 
     return build
 

@@ -1,5 +1,6 @@
 """Vector environments: sizes, sharding, threads, exact export, and errors."""
 
+import gymnasium
 import numpy as np
 import pytest
 
@@ -229,6 +230,12 @@ def test_gymnasium_ids_work_and_refuse_to_move():
 def test_unfit_gymnasium_ids_are_refused(name, message):
     with pytest.raises(ConfigError, match=message):
         make_environment(name, 1, 0)
+
+
+def test_a_gymnasium_environment_that_lacks_a_package_is_told():
+    gymnasium.register(id="NeedsMore-v0", entry_point="no_such_module_here:Environment")
+    with pytest.raises(ConfigError, match="needs a package that is not installed"):
+        make_environment("gym:NeedsMore-v0", 1, 0)
 
 
 class Broken:
