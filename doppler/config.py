@@ -74,10 +74,12 @@ class JobConfig:
     gamma: float = setting(0.99, "discount")
     lam: float = setting(0.95, "lambda of generalised advantage estimation")
     clip: float = setting(0.2, "PPO's clip range")
-    value_coef: float = setting(0.5, "weight of the value loss")
+    value_coef: float = setting(1.0, "weight of the value loss")
+    clip_value: bool = setting(True, "clip the value loss, too")
     entropy_coef: float = setting(0.0, "weight of the entropy bonus")
     max_grad_norm: float = setting(1.0, "global gradient norm limit")
-    reward_scale: float = setting(1.0, "factor on rewards before learning")
+    reward_scale: float = setting(0.1, "factor on rewards before learning")
+    init_log_std: float = setting(0.0, "log standard deviation of actions at the start")
 
     def __post_init__(self) -> None:
         _at_least(self, 1, "num_shards", "envs_per_shard", "horizon", "chunk", "num_trainers")
@@ -237,18 +239,22 @@ class ReportConfig:
 JOBS: dict[str, JobConfig] = {
     "ppo_ant": JobConfig(),
     "ppo_humanoid": JobConfig(
-        name="ppo_humanoid", env="humanoid", hidden=[400, 200, 100], horizon=32, chunk=8
+        name="ppo_humanoid",
+        env="humanoid",
+        hidden=[400, 200, 100],
+        horizon=32,
+        epochs=5,
+        lr=5e-4,
     ),
     "ppo_pendulum": JobConfig(
         name="ppo_pendulum",
         env="pendulum",
-        num_shards=4,
-        envs_per_shard=8,
-        horizon=32,
-        chunk=16,
+        num_shards=2,
+        horizon=64,
+        chunk=32,
         num_trainers=2,
-        hidden=[64, 64],
-        lr=1e-3,
+        minibatches=4,
+        hidden=[32, 32],
     ),
     "gym": JobConfig(name="gym", env="Hopper-v5", envs_per_shard=4, horizon=64, chunk=16),
     "custom": JobConfig(name="", env="", envs_per_shard=8),

@@ -104,9 +104,11 @@ def ppo_config(settings: JobConfig, seed: int) -> PPOJobConfig:
         lam=settings.lam,
         clip=settings.clip,
         value_coef=settings.value_coef,
+        clip_value=settings.clip_value,
         entropy_coef=settings.entropy_coef,
         max_grad_norm=settings.max_grad_norm,
         reward_scale=settings.reward_scale,
+        init_log_std=settings.init_log_std,
         seed=seed,
     )
 

@@ -246,6 +246,7 @@ def _plan_all(run: LearnRun, layouts: Sequence[Layout], view: View) -> None:
         rng = np.random.default_rng(config.seed)
         plan = run.planner(problem, scorer, Budget(budget), rng)
         seconds = time.perf_counter() - start
+        run.planner.on_record = None
     result = summarise(problem, costs, LEARNED, plan, scorer.num_calls, seconds)
     run.candidates.append(Candidate(name=LEARNED, layout=run.layout, result=result))
 

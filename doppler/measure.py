@@ -70,12 +70,68 @@ def ratio_interval(ratios: Sequence[float]) -> Interval:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Blocks:
+    """Windows of two things, measured in ABBA blocks.
+
+    Attributes:
+        ratio: First over second per block, combined.
+        first: Value of every window of the first.
+        second: Value of every window of the second.
+        ratios: One ratio per block.
+    """
+
+    ratio: Interval
+    first: tuple[float, ...]
+    second: tuple[float, ...]
+    ratios: tuple[float, ...]
+
+
+def interleave(
+    first: Callable[[], float],
+    second: Callable[[], float],
+    *,
+    min_blocks: int,
+    max_blocks: int,
+    half_width: float,
+) -> Blocks:
+    """Measures two things in ABBA blocks until the interval of their ratio is narrow.
+
+    Args:
+        first: Measures one window of A.
+        second: Measures one window of B.
+        min_blocks: Blocks at least.
+        max_blocks: Blocks at most.
+        half_width: Relative half-width of the interval at which to stop.
+    """
+    windows: tuple[list[float], list[float]] = ([], [])
+    ratios: list[float] = []
+    while len(ratios) < max_blocks:
+        block: tuple[list[float], list[float]] = ([], [])
+        for which in (0, 1, 1, 0):
+            block[which].append((first, second)[which]())
+        ratios.append(sum(block[0]) / sum(block[1]))
+        windows[0].extend(block[0])
+        windows[1].extend(block[1])
+        if len(ratios) >= min_blocks:
+            ratio = ratio_interval(ratios)
+            if (ratio.high - ratio.low) / 2 <= half_width * ratio.value:
+                break
+    return Blocks(
+        ratio=ratio_interval(ratios),
+        first=tuple(windows[0]),
+        second=tuple(windows[1]),
+        ratios=tuple(ratios),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
     """Two plans measured in interleaved blocks.
 
     Attributes:
         ratio: Period of the first over period of the second, per block, combined.
-        first_ns, second_ns: Median period of each in ns, with interval over windows.
+        first_ns: Median period of the first in ns, with its interval over windows.
+        second_ns: The same of the second.
         blocks: ABBA blocks measured.
         traces: The last trace of each.
     """
@@ -110,30 +166,23 @@ def compare_interleaved(
         half_width: Relative half-width of the interval at which to stop.
         rng: For the bootstrap.
     """
-    windows: tuple[list[float], list[float]] = ([], [])
-    ratios: list[float] = []
-    traces: list[Trace | None] = [None, None]
-    plans = (first, second)
-    while len(ratios) < max_blocks:
-        block: tuple[list[float], list[float]] = ([], [])
-        for which in (0, 1, 1, 0):
-            trace = run(plans[which], iterations)
-            traces[which] = trace
-            block[which].append(measured_period_ns(trace))
-        ratios.append(sum(block[0]) / sum(block[1]))
-        windows[0].extend(block[0])
-        windows[1].extend(block[1])
-        if len(ratios) >= min_blocks:
-            ratio = ratio_interval(ratios)
-            if (ratio.high - ratio.low) / 2 <= half_width * ratio.value:
-                break
-    last_first, last_second = traces
-    assert last_first is not None
-    assert last_second is not None
+    traces: dict[int, Trace] = {}
+
+    def window(which: int) -> float:
+        traces[which] = run((first, second)[which], iterations)
+        return measured_period_ns(traces[which])
+
+    blocks = interleave(
+        lambda: window(0),
+        lambda: window(1),
+        min_blocks=min_blocks,
+        max_blocks=max_blocks,
+        half_width=half_width,
+    )
     return Comparison(
-        ratio=ratio_interval(ratios),
-        first_ns=median_interval(windows[0], rng),
-        second_ns=median_interval(windows[1], rng),
-        blocks=len(ratios),
-        traces=(last_first, last_second),
+        ratio=blocks.ratio,
+        first_ns=median_interval(blocks.first, rng),
+        second_ns=median_interval(blocks.second, rng),
+        blocks=len(blocks.ratios),
+        traces=(traces[0], traces[1]),
     )
