@@ -7,7 +7,7 @@ import numpy as np
 
 from executor.job import GroupState, Kernel
 
-BUSY_STEPS = 130
+BUSY_STEPS = 270
 STEP_ELEMENTS = 20_000
 
 
