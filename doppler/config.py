@@ -4,10 +4,14 @@ Every field carries a line of help in its metadata; `doppler COMMAND --help` pri
 """
 
 import enum
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from doppler.core.errors import ConfigError
+from executor.drl.config import PPOJobConfig
+from executor.drl.presets import PRESETS
+
+_JOB = PPOJobConfig()
 
 
 def setting(default: Any, text: str) -> Any:
@@ -60,26 +64,32 @@ class JobConfig:
     env_python: str | None = setting(
         None, "interpreter that the environments run in (Isaac Gym needs its own), or null"
     )
-    num_shards: int = setting(6, "environment shards")
-    envs_per_shard: int = setting(16, "environments per shard")
-    horizon: int = setting(16, "control steps per iteration and environment")
-    chunk: int = setting(8, "control steps per fused rollout op; divides the horizon")
-    fused: bool = setting(True, "environment and agent of a chunk are one op")
-    num_trainers: int = setting(4, "parts that each minibatch's gradient is computed in")
-    num_segments: int = setting(2, "segments of the gradient all-reduce and of the optimizer")
-    epochs: int = setting(4, "PPO epochs per iteration")
-    minibatches: int = setting(2, "minibatches per epoch")
-    hidden: list[int] = setting([256, 128, 64], "widths of the policy's hidden layers")
-    lr: float = setting(3e-4, "learning rate of the job's optimizer")
-    gamma: float = setting(0.99, "discount")
-    lam: float = setting(0.95, "lambda of generalised advantage estimation")
-    clip: float = setting(0.2, "PPO's clip range")
-    value_coef: float = setting(1.0, "weight of the value loss")
-    clip_value: bool = setting(True, "clip the value loss, too")
-    entropy_coef: float = setting(0.0, "weight of the entropy bonus")
-    max_grad_norm: float = setting(1.0, "global gradient norm limit")
-    reward_scale: float = setting(0.1, "factor on rewards before learning")
-    init_log_std: float = setting(0.0, "log standard deviation of actions at the start")
+    num_shards: int = setting(_JOB.num_shards, "environment shards")
+    envs_per_shard: int = setting(_JOB.envs_per_shard, "environments per shard")
+    horizon: int = setting(_JOB.horizon, "control steps per iteration and environment")
+    chunk: int = setting(_JOB.chunk, "control steps per fused rollout op; divides the horizon")
+    fused: bool = setting(_JOB.fused, "environment and agent of a chunk are one op")
+    num_trainers: int = setting(
+        _JOB.num_trainers, "parts that each minibatch's gradient is computed in"
+    )
+    num_segments: int = setting(
+        _JOB.num_segments, "segments of the gradient all-reduce and of the optimizer"
+    )
+    epochs: int = setting(_JOB.epochs, "PPO epochs per iteration")
+    minibatches: int = setting(_JOB.minibatches, "minibatches per epoch")
+    hidden: list[int] = setting(list(_JOB.hidden), "widths of the policy's hidden layers")
+    learning_rate: float = setting(_JOB.learning_rate, "step size of the job's optimizer")
+    gamma: float = setting(_JOB.gamma, "discount per control step")
+    lam: float = setting(_JOB.lam, "lambda of generalised advantage estimation")
+    clip: float = setting(_JOB.clip, "PPO's clip range")
+    value_coef: float = setting(_JOB.value_coef, "weight of the value loss")
+    clip_value: bool = setting(_JOB.clip_value, "clip the value loss, too")
+    entropy_coef: float = setting(_JOB.entropy_coef, "weight of the entropy bonus")
+    max_grad_norm: float = setting(_JOB.max_grad_norm, "global gradient norm limit")
+    reward_scale: float = setting(_JOB.reward_scale, "factor on rewards before learning")
+    init_log_std: float = setting(
+        _JOB.init_log_std, "log standard deviation of actions at the start"
+    )
 
     def __post_init__(self) -> None:
         _at_least(self, 1, "num_shards", "envs_per_shard", "horizon", "chunk", "num_trainers")
@@ -236,26 +246,15 @@ class ReportConfig:
     folder: str = setting("results/latest", "result folder")
 
 
+def _from_preset(name: str, preset: PPOJobConfig) -> JobConfig:
+    shared = {item.name for item in fields(JobConfig)} & {item.name for item in fields(preset)}
+    values = {key: getattr(preset, key) for key in shared if key not in ("env_python", "hidden")}
+    return JobConfig(name=name, env=preset.environment, hidden=list(preset.hidden), **values)
+
+
 JOBS: dict[str, JobConfig] = {
-    "ppo_ant": JobConfig(),
-    "ppo_humanoid": JobConfig(
-        name="ppo_humanoid",
-        env="humanoid",
-        hidden=[400, 200, 100],
-        horizon=32,
-        epochs=5,
-        lr=5e-4,
-    ),
-    "ppo_pendulum": JobConfig(
-        name="ppo_pendulum",
-        env="pendulum",
-        num_shards=2,
-        horizon=64,
-        chunk=32,
-        num_trainers=2,
-        minibatches=4,
-        hidden=[32, 32],
-    ),
+    **{name: _from_preset(name, preset) for name, preset in PRESETS.items()},
     "gym": JobConfig(name="gym", env="Hopper-v5", envs_per_shard=4, horizon=64, chunk=16),
     "custom": JobConfig(name="", env="", envs_per_shard=8),
 }
+"""Choices of `job=`: the jobs of the project, a gymnasium id, a class of the user's own."""

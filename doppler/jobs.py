@@ -1,12 +1,13 @@
 """From settings to what runs: a job's graph, and the recipe that every worker builds it from."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
-from doppler.config import JobConfig
+from doppler.config import JOBS, JobConfig
 from doppler.core.errors import ConfigError
 from doppler.core.graph import DataflowGraph
 from doppler.graphs.drl_job import DRLJobShape, OpSize, build_drl_job
 from executor.drl.config import PPOJobConfig
+from executor.drl.custom import custom_job_config
 from executor.drl.job import PPOJob
 
 JOB_FACTORY = "executor.drl.job:load_job"
@@ -84,33 +85,26 @@ def ppo_config(settings: JobConfig, seed: int) -> PPOJobConfig:
             "a job names its environment: set job.env=ant (or a gymnasium id), or job.path and "
             "job.name for a class of your own"
         )
-    return PPOJobConfig(
-        environment="" if custom else _environment(settings.env),
-        custom_path=settings.path or "",
-        custom_name=settings.name if custom else "",
-        env_python=settings.env_python or "",
-        num_shards=settings.num_shards,
-        envs_per_shard=settings.envs_per_shard,
-        horizon=settings.horizon,
-        chunk=settings.chunk,
-        fused=settings.fused,
-        num_trainers=settings.num_trainers,
-        num_segments=settings.num_segments,
-        epochs=settings.epochs,
-        minibatches=settings.minibatches,
-        hidden=tuple(settings.hidden),
-        learning_rate=settings.lr,
-        gamma=settings.gamma,
-        lam=settings.lam,
-        clip=settings.clip,
-        value_coef=settings.value_coef,
-        clip_value=settings.clip_value,
-        entropy_coef=settings.entropy_coef,
-        max_grad_norm=settings.max_grad_norm,
-        reward_scale=settings.reward_scale,
-        init_log_std=settings.init_log_std,
-        seed=seed,
-    )
+    values = {item.name: getattr(settings, item.name) for item in fields(settings)}
+    values["hidden"] = list(settings.hidden)
+    values["env_python"] = settings.env_python or ""
+    values["seed"] = seed
+    for name in ("name", "env", "path"):
+        del values[name]
+    if not custom:
+        values["environment"] = _environment(settings.env)
+        return PPOJobConfig.from_dict(values)
+    # What the user changed beats the class's settings, which beat the defaults.
+    default = JOBS["custom"]
+    changed = {
+        key: value
+        for key, value in values.items()
+        if key == "seed" or (key != "env_python" and value != getattr(default, key))
+    }
+    if settings.env_python:
+        changed["env_python"] = settings.env_python
+    assert settings.path is not None
+    return custom_job_config(settings.path, settings.name, changed)
 
 
 def _environment(name: str) -> str:

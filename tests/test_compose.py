@@ -14,15 +14,15 @@ def test_defaults_are_the_ant_job():
 
 
 def test_group_choice_then_override_then_nested_override():
-    words = ["job=ppo_pendulum", "job.lr=0.01", "training.sim_episodes=20000", "seed=3"]
+    words = ["job=ppo_pendulum", "job.learning_rate=0.01", "training.sim_episodes=20000", "seed=3"]
     config = compose_config(LearnConfig, words)
-    assert (config.job.env, config.job.lr) == ("pendulum", 0.01)
+    assert (config.job.env, config.job.learning_rate) == ("pendulum", 0.01)
     assert (config.training.sim_episodes, config.seed) == (20000, 3)
 
 
 def test_an_override_before_the_group_choice_still_wins():
-    config = compose_config(LearnConfig, ["job.lr=0.01", "job=ppo_pendulum"])
-    assert (config.job.env, config.job.lr) == ("pendulum", 0.01)
+    config = compose_config(LearnConfig, ["job.learning_rate=0.01", "job=ppo_pendulum"])
+    assert (config.job.env, config.job.learning_rate) == ("pendulum", 0.01)
 
 
 def test_enums_are_chosen_by_name():
