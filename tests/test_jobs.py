@@ -61,6 +61,6 @@ def test_settings_of_a_custom_class_beat_defaults_and_the_command_line_beats_bot
     ],
 )
 def test_mistakes_get_one_sentence(words, message):
+    config = compose_config(LearnConfig, words)
     with pytest.raises(ConfigError, match=message):
-        config = compose_config(LearnConfig, words)
         build_job(config.job, config.seed)
