@@ -61,14 +61,14 @@ def test_kinds_of_a_group_must_agree():
 
 
 def test_state_that_needs_backtracking_is_packed():
-    # 6, 5, 5, 4 into two devices of 10; all prefer d0, so first fit must take 6 + 4 and 5 + 5
-    ops = [op(f"o{i}", f"g{i}") for i in range(4)]
-    groups = [Group(f"g{i}", size) for i, size in enumerate((4, 5, 6, 5))]
+    # first fit puts 5 + 4 on d0, 4 + 3 + 2 on d1 and has no room for 2: 5 + 3 + 2 and 4 + 4 + 2
+    ops = [op(f"o{i}", f"g{i}") for i in range(6)]
+    groups = [Group(f"g{i}", size) for i, size in enumerate((2, 4, 5, 3, 4, 2))]
     mask = make_mask(Problem(graph=graph_of(ops, groups=groups), cluster=cluster((10, 10))))
     devices = mask.complete(mask.prefer_device(0))
     assert mask.is_legal(devices)
-    assert devices[0] == devices[2]
-    assert not mask.is_legal(np.array([0, 0, 0, 1]))
+    assert devices[1] == devices[4] != devices[2] == devices[3]
+    assert not mask.is_legal(np.array([0, 0, 0, 1, 1, 1]))
 
 
 def test_state_that_fits_nowhere_is_refused():
