@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-import torch
 
 from doppler.core.costs import Costs
 from doppler.core.errors import CapacityError
@@ -32,7 +31,7 @@ from doppler.policies.sampling import SampleMode, plan_arrays
 from doppler.training.config import Stage, TrainingConfig
 from doppler.training.elites import EliteBuffer
 from doppler.training.imitation import imitate, imitate_elites
-from doppler.training.learner import Learner, make_optimizer
+from doppler.training.learner import Learner, make_optimizer, torch_threads
 from doppler.training.metrics import OnRecord
 from doppler.training.reinforce import reinforce
 
@@ -78,12 +77,8 @@ class LearnedPlanner:
             CapacityError: If no plan that was scored fits in memory.
             PlanError: If no placement obeys pins, kinds, groups and links.
         """
-        threads = torch.get_num_threads()
-        torch.set_num_threads(self.training.threads)
-        try:
+        with torch_threads(self.training.threads):
             return self._plan(problem, scorer, budget, rng)
-        finally:
-            torch.set_num_threads(threads)
 
     def _plan(
         self, problem: Problem, scorer: Scorer, budget: Budget, rng: np.random.Generator

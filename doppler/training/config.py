@@ -48,7 +48,7 @@ class ImitationConfig:
     num_updates: int = 30
     num_elite_updates: int = 30
     batch: int = 8
-    learning_rate: Schedule = Schedule(3e-3, 1e-3)
+    learning_rate: Schedule = Schedule(1e-2, 3e-3)
     temperature: Schedule = Schedule(1.5, 0.7)
     select_elite_weight: float = 0.25
 
@@ -77,7 +77,7 @@ class ReinforceConfig:
     """
 
     batch: int = 32
-    learning_rate: Schedule = Schedule(2e-3, 3e-4)
+    learning_rate: Schedule = Schedule(8e-3, 1e-3)
     entropy_weight: Schedule = Schedule(1e-2, 1e-3)
     temperature: Schedule = Schedule(0.6, 0.3)
     advantage_floor: float = 0.005

@@ -49,10 +49,10 @@ class EliteBuffer:
 
     def add_episodes(self, orders_BN: Ints, devices_BN: Ints, values_B: Ints) -> None:
         """Offers episodes (devices by step) with their values; infeasible ones are left out."""
-        worst = self.elites[-1].value_ns if len(self.elites) == self._capacity else INFEASIBLE_NS
-        for row in np.argsort(values_B, kind="stable")[: self._capacity]:
+        for row in np.argsort(values_B, kind="stable"):
             value = int(values_B[row])
-            if value >= worst:
+            full = len(self.elites) == self._capacity
+            if value >= (self.elites[-1].value_ns if full else INFEASIBLE_NS):
                 break
             devices = np.empty_like(devices_BN[row])
             devices[orders_BN[row]] = devices_BN[row]

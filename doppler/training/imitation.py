@@ -12,7 +12,7 @@ from torch import Tensor
 from doppler.policies.dual import Decisions, Encoded, head_arrays, log_probs
 from doppler.policies.sampling import Rollouts, Temperature, replay_episodes
 from doppler.training.config import ImitationConfig, Stage
-from doppler.training.learner import Learner
+from doppler.training.learner import Learner, torch_threads
 from doppler.training.metrics import OnRecord, TrainingRecord
 
 
@@ -22,8 +22,9 @@ def imitate(learner: Learner, config: ImitationConfig, on_record: OnRecord | Non
     same = progress.stage is Stage.imitation and progress.num_updates == config.num_updates
     if not same or progress.is_finished:
         learner.begin(Stage.imitation, config.num_updates)
-    while learner.progress.update < learner.progress.num_updates:
-        record = imitation_update(learner, config)
+    while not learner.progress.is_finished:
+        with torch_threads(learner.threads):
+            record = imitation_update(learner, config)
         if on_record is not None:
             on_record(record)
 
@@ -61,7 +62,8 @@ def imitate_elites(
         return
     learner.begin(Stage.imitation, config.num_elite_updates)
     while not learner.progress.is_finished:
-        record = elite_update(learner, config)
+        with torch_threads(learner.threads):
+            record = elite_update(learner, config)
         if on_record is not None:
             on_record(record)
 

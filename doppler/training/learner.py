@@ -1,5 +1,7 @@
 """What learning carries from update to update: policy, optimiser, generator, elites, progress."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -43,6 +45,17 @@ class Progress:
         return self.update / max(1, self.num_updates - 1)
 
 
+@contextmanager
+def torch_threads(count: int) -> Iterator[None]:
+    """Gives torch `count` threads inside the block; small networks lose time with more than one."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 def make_optimizer(policy: DualPolicy) -> torch.optim.Adam:
     """Returns Adam over both policies; their priors, two scalars, are a group of their own."""
     priors = [policy.select.prior, policy.place.prior]
@@ -60,7 +73,7 @@ class Learner:
         rng: Source of all randomness after the policy's initialisation.
         elites: Best plans.
         progress: Of the stage that runs.
-        threads: Threads of the sampler.
+        threads: Threads of sampler and network.
     """
 
     def __init__(

@@ -25,7 +25,7 @@ from doppler.policies.sampling import (
     sample_episodes,
 )
 from doppler.training.config import ReinforceConfig, Stage
-from doppler.training.learner import Learner
+from doppler.training.learner import Learner, torch_threads
 from doppler.training.metrics import OnRecord, TrainingRecord
 
 # (placements_BV, priorities_BV) -> value in ns per plan, int64[B]
@@ -60,8 +60,9 @@ def reinforce(
     same = progress.stage is stage and progress.num_updates == num_updates
     if not same or progress.is_finished:
         learner.begin(stage, num_updates)
-    while learner.progress.update < num_updates:
-        record = reinforce_update(learner, evaluate, config, reference_ns)
+    while not learner.progress.is_finished:
+        with torch_threads(learner.threads):
+            record = reinforce_update(learner, evaluate, config, reference_ns)
         if on_record is not None:
             on_record(record)
 
