@@ -7,8 +7,7 @@ from doppler.core.errors import ConfigError, DeadlockError
 from doppler.core.plan import Plan, check_plan
 from doppler.core.problem import Problem
 from doppler.core.trace import OpSpan, Period, Trace, TransferSpan, half_period, sort_spans
-from simulator.engine import Engine, Lane
-from simulator.kernel import (
+from simulator.engine.jit import (
     BLOCKED_PLAN,
     COUNT_BYTES,
     FIND_PERIOD,
@@ -19,7 +18,8 @@ from simulator.kernel import (
     TRANSFERS,
     WRITE_LOG,
 )
-from simulator.tables import Int64
+from simulator.engine.lanes import Engine, Lane
+from simulator.engine.tables import Int64
 
 
 class CompiledRuntime:
@@ -44,7 +44,8 @@ class CompiledRuntime:
         """Returns the trace of `iterations` iterations.
 
         Args:
-            problem, plan: What is run; the costs belong to the problem.
+            problem: What is run; the costs belong to it.
+            plan: Placement, priorities and holds.
             iterations: At least 1.
             duration_ns: int64[I, V] in place of the costs, drawn outside.
 

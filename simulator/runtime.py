@@ -57,7 +57,8 @@ class SimPyRuntime:
         """Returns the trace of `iterations` iterations.
 
         Args:
-            problem, plan: What is run; the costs belong to the problem.
+            problem: What is run; the costs belong to it.
+            plan: Placement, priorities and holds.
             iterations: At least 1.
             duration_ns: [iteration][op] in place of the costs, drawn outside.
 

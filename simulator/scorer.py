@@ -16,9 +16,9 @@ from doppler.core.errors import ConfigError, DeadlockError, PlanError
 from doppler.core.plan import Plan, check_plan
 from doppler.core.problem import Objective, Problem
 from doppler.core.trace import MIN_PERIOD_ITERATIONS
-from simulator.engine import Engine, Lane
-from simulator.kernel import COUNT_BYTES, FIND_PERIOD, GIVE_PERIOD, IDLE
-from simulator.tables import Int64
+from simulator.engine.jit import COUNT_BYTES, FIND_PERIOD, GIVE_PERIOD, IDLE
+from simulator.engine.lanes import Engine, Lane
+from simulator.engine.tables import Int64
 
 DEFAULT_PERIOD_ITERATIONS = 40
 CHUNKS_PER_THREAD = 4
@@ -94,8 +94,8 @@ class CompiledScorer:
         rows = [self._engine.hold_rows(plan.holds) for plan in plans]
         starts = np.cumsum([0, *map(len, rows)])
         return self._score(
-            [plan.placement for plan in plans],
-            [plan.priority for plan in plans],
+            np.array([plan.placement for plan in plans], np.int64),
+            np.array([plan.priority for plan in plans], np.int64),
             bounds_B,
             (np.concatenate([np.zeros((0, 3), np.int64), *rows]), starts),
         )
@@ -106,7 +106,8 @@ class CompiledScorer:
         """Returns the objective of one plan under durations drawn outside, int64[R].
 
         Args:
-            placement, priority: The plan, [V].
+            placement: Device per op, [V].
+            priority: Priority per op, [V].
             duration_ns: int64[R, I, V]; with the makespan as objective all I iterations run, with
                 the period at least 20 are needed.
 
@@ -123,7 +124,9 @@ class CompiledScorer:
                 f"a period needs at least {MIN_PERIOD_ITERATIONS} iterations, and duration_ns has "
                 f"{iterations}"
             )
-        placements, priorities = self._plans([placement], [priority])
+        placements, priorities = self._plans(
+            np.array([placement], np.int64), np.array([priority], np.int64)
+        )
         out = np.zeros(replicas, np.int64)
         bounds = np.full(replicas, IDLE)
         mode = self._mode & GIVE_PERIOD

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from simulator.tables import Bytes, Int64, Tables
+from simulator.engine.tables import Bytes, Int64, Tables
 
 NUM_SCALARS = 28
 

@@ -1,15 +1,16 @@
 """Problem and costs, ready for the compiled engine; shared by runtime and scorer."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from doppler.core.costs import Costs
 from doppler.core.problem import Problem
-from simulator.kernel import run_plans
-from simulator.packed import Packed
-from simulator.tables import Int64, Tables, build_tables
-from simulator.workspace import Log, Workspace, make_log, make_workspace
+from simulator.engine.kernel import run_plans
+from simulator.engine.packed import Packed
+from simulator.engine.tables import Int64, Tables, build_tables
+from simulator.engine.workspace import Log, Workspace, make_log, make_workspace
 
 Holds = Sequence[tuple[int, int]]
 
@@ -69,9 +70,10 @@ class Lane:
             tables, iterations, num_holds, memory, recurrence, noise
         )
         self.log: Log = make_log(tables, iterations if traced else 0)
-        self._tables = engine._packed
-        self._workspace = Packed(self.workspace)
-        self._log = Packed(self.log)
+        # Compiled code sees a packed record as the named tuple that it was made of.
+        self._tables: Any = engine._packed
+        self._workspace: Any = Packed(self.workspace)
+        self._log: Any = Packed(self.log)
         self._iterations = iterations
 
     def run(
@@ -87,7 +89,8 @@ class Lane:
         """Fills `out_B` (see `kernel.run_plans`).
 
         Args:
-            placements_BV, priorities_BV: Plans, or one plan for all rows of `out_B`.
+            placements_BV: Devices per plan, or one plan for all rows of `out_B`.
+            priorities_BV: Priorities of the same plans.
             bounds_B: Bound per row.
             mode: Sum of the kernel's mode flags.
             out_B: Results.

@@ -6,7 +6,7 @@ pairs, C distinct latencies, R distinct bandwidths, G groups with members.
 """
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -231,7 +231,7 @@ def _tails(problem: Problem, costs: Costs, runs: Sequence[bool]) -> Int64:
     return tails
 
 
-def _link_tables(problem: Problem, tensor_bytes: Sequence[int]) -> dict[str, object]:
+def _link_tables(problem: Problem, tensor_bytes: Sequence[int]) -> dict[str, Any]:
     cluster = problem.cluster
     num_devices = cluster.num_devices
     bus_ids = {name: index for index, name in enumerate(cluster.bus_names)}
@@ -260,7 +260,7 @@ def _link_tables(problem: Problem, tensor_bytes: Sequence[int]) -> dict[str, obj
     buses = [[bus_ids[bus] for bus in link.buses] if link else [] for link in links]
     return {
         "num_buses": len(bus_ids),
-        "max_buses": max(1, max(map(len, buses))),
+        "max_buses": max([1, *map(len, buses)]),
         "link_kind": np.array(kinds, np.int64),
         "link_latency": np.array([link.latency_ns if link else 0 for link in links], np.int64),
         "link_class": np.array(

@@ -6,10 +6,12 @@ the Python object, which must outlive the call.
 """
 
 import hashlib
+from functools import cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from llvmlite import ir
+from llvmlite import ir  # type: ignore[import-untyped]
 from numba import from_dtype, types
 from numba.core.typing.templates import AttributeTemplate
 from numba.extending import (
@@ -45,6 +47,19 @@ class Packed:
         self.numba_type = PackedType(type(fields).__name__, tuple(layout))
 
 
+@cache
+def _source_digest() -> str:
+    """Hash of the engine's source.
+
+    It is part of the name of every packed type, because numba's cache on disk knows changes of the
+    file of the called function only, and would go on with old code of the other files.
+    """
+    digest = hashlib.sha256()
+    for path in sorted(Path(__file__).parent.glob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
 class PackedType(types.Type):
     """Type of a packed record; equal for records of the same named tuple and array types."""
 
@@ -54,7 +69,9 @@ class PackedType(types.Type):
             offsets[field] = (offset, dtype, ndim)
             offset += 1 + ndim
         self.offsets = offsets
-        text = ",".join(f"{field}:{dtype}:{ndim}" for field, dtype, ndim in layout)
+        text = _source_digest() + ",".join(
+            f"{field}:{dtype}:{ndim}" for field, dtype, ndim in layout
+        )
         digest = hashlib.sha256(text.encode()).hexdigest()[:12]
         super().__init__(name=f"Packed{name}_{digest}")
 

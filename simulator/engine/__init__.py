@@ -1,0 +1,1 @@
+"""The compiled engine: arrays in, integers out."""

@@ -1,0 +1,159 @@
+"""The compiled engine: the same model as `simulator/runtime.py`, with flat arrays.
+
+Nothing is allocated during a run, and the result depends on the plan alone.
+"""
+
+from simulator.engine.jit import (
+    ABOVE_BOUND,
+    BLOCKED,
+    BLOCKED_PLAN,
+    CODE,
+    COUNT_BYTES,
+    DONE,
+    FIND_PERIOD,
+    FINDS_PERIOD,
+    FIRST_START,
+    FRONTIER,
+    GIVE_PERIOD,
+    INFEASIBLE,
+    ITERATIONS,
+    LAST_END,
+    LIMITED,
+    MEMORY,
+    NO_MEMORY,
+    NOISE,
+    PERIOD_ITERATIONS,
+    PERIOD_NS,
+    REMAINING,
+    STARTED,
+    TOUCHED,
+    TRACED,
+    WRITE_LOG,
+    entry,
+    jit,
+)
+from simulator.engine.ready_sets import push_ready
+from simulator.engine.recurrence import state_recurs
+from simulator.engine.reset import illegal_op, load_durations, load_plan, reset
+from simulator.engine.rounds import complete, dispatch, fix_durations
+from simulator.engine.tables import Int64, Tables
+from simulator.engine.transfers import start_transfers
+from simulator.engine.workspace import Log, Workspace
+
+
+@jit
+def measure_memory(tab: Tables, ws: Workspace) -> bool:
+    """Takes the peaks after a round; returns False if a device overflows."""
+    fits = True
+    for device in range(tab.num_devices):
+        if ws.used[device] > ws.peak[device]:
+            ws.peak[device] = ws.used[device]
+            if ws.used[device] > tab.memory_limit[device]:
+                fits = False
+    return fits
+
+
+@jit
+def advance_frontier(ws: Workspace) -> int:
+    """Records E_i for every iteration that is complete with all before it; returns how many."""
+    advanced = 0
+    iterations = ws.scalars[ITERATIONS]
+    while ws.scalars[FRONTIER] < iterations and ws.iteration_left[ws.scalars[FRONTIER]] == 0:
+        ws.ends[ws.scalars[FRONTIER]] = ws.scalars[LAST_END]
+        ws.scalars[FRONTIER] += 1
+        advanced += 1
+    return advanced
+
+
+@jit
+def simulate(tab: Tables, ws: Workspace, log: Log, iterations: int, bound: int) -> int:
+    """Runs the plan that lies in the workspace; returns how it ended."""
+    memory = ws.scalars[MEMORY]
+    reset(tab, ws, iterations)
+    for op in range(tab.num_ops):
+        if tab.runs[op] and ws.missing[op, 0] == 0:
+            push_ready(ws, log, op, 0)
+    while True:
+        dispatch(tab, ws, log)
+        if ws.scalars[STARTED] > 0:
+            least = fix_durations(tab, ws, log, bound)
+            if least >= 0:
+                ws.scalars[LAST_END] = least + ws.scalars[FIRST_START]
+                return ABOVE_BOUND
+        if ws.scalars[TOUCHED] > 0:
+            start_transfers(tab, ws)
+        if memory and not measure_memory(tab, ws) and not ws.scalars[TRACED]:
+            return NO_MEMORY
+        if advance_frontier(ws) > 0 and ws.scalars[LIMITED] == 0 and state_recurs(tab, ws):
+            return DONE
+        if ws.scalars[REMAINING] == 0 and not memory:
+            return DONE
+        code = complete(tab, ws, log)
+        if code == DONE:
+            return DONE if ws.scalars[REMAINING] == 0 else BLOCKED
+        if code > 0:
+            return code
+
+
+@jit
+def period(ws: Workspace, iterations: int) -> int:
+    """Nanoseconds per iteration, rounded up: the recurrence, or the second half of the run."""
+    time: int = ws.scalars[PERIOD_NS]
+    count: int = ws.scalars[PERIOD_ITERATIONS]
+    if count == 0:
+        last, first = iterations - 1, (iterations - 1) // 2
+        time, count = ws.ends[last] - ws.ends[first], last - first
+    return (time + count - 1) // count
+
+
+@entry
+def run_plans(
+    tab: Tables,
+    ws: Workspace,
+    log: Log,
+    places: Int64,
+    priorities: Int64,
+    holds: Int64,
+    hold_start: Int64,
+    durations: Int64,
+    bounds: Int64,
+    iterations: int,
+    mode: int,
+    out: Int64,
+) -> None:
+    """Runs plans one after the other and fills `out`.
+
+    Args:
+        tab: Tables of the problem.
+        ws: Workspace of this thread.
+        log: What traced runs write.
+        places: int64[B, V], or one row for all.
+        priorities: int64[B, V], or one row for all.
+        holds: int64[H, 3], the rows of all plans (see `Engine.hold_rows`).
+        hold_start: int64[B + 1], first row of each plan.
+        durations: int64[B, N, V] in place of the costs, or an empty array.
+        bounds: int64[B]; a run stops when its makespan must exceed its bound (one iteration).
+        iterations: Iterations to run.
+        mode: Sum of COUNT_BYTES, WRITE_LOG, FIND_PERIOD, GIVE_PERIOD.
+        out: int64[B]: makespan or period, INFEASIBLE, BLOCKED_PLAN, or -1 - op for an op on an
+            illegal device.
+    """
+    ws.scalars[ITERATIONS] = iterations
+    ws.scalars[MEMORY], ws.scalars[TRACED] = mode & COUNT_BYTES, mode & WRITE_LOG
+    ws.scalars[FINDS_PERIOD], ws.scalars[NOISE] = mode & FIND_PERIOD, durations.size
+    for row in range(out.size):
+        plan = row if places.shape[0] > 1 else 0
+        if plan == row:
+            load_plan(tab, ws, places, priorities, holds, hold_start[row], hold_start[row + 1], row)
+            bad = illegal_op(tab, ws)
+        if bad >= 0:
+            out[row] = -1 - bad
+            continue
+        if durations.size:
+            load_durations(tab, ws, durations, row)
+        ws.scalars[CODE] = simulate(tab, ws, log, iterations, bounds[row])
+        out[row] = BLOCKED_PLAN if ws.scalars[CODE] == BLOCKED else INFEASIBLE
+        if ws.scalars[CODE] == DONE and mode & GIVE_PERIOD:
+            out[row] = period(ws, iterations)
+        elif ws.scalars[CODE] == DONE or ws.scalars[CODE] == ABOVE_BOUND:
+            out[row] = ws.scalars[LAST_END] - ws.scalars[FIRST_START]
