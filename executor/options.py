@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from doppler.core.errors import ConfigError
 from executor.deadlines import DeadlinePolicy
 
 
@@ -18,6 +19,9 @@ class ExecutorOptions:
         deadlines: When a worker counts as hung.
         record: (op, output) of outputs whose value of every iteration is kept, for
             `CoreExecutor.take_records`.
+
+    Raises:
+        ConfigError: If a time is negative.
     """
 
     shm_dir: str = "/dev/shm"
@@ -26,6 +30,11 @@ class ExecutorOptions:
     mark_unwritten: bool = False
     deadlines: DeadlinePolicy = field(default_factory=DeadlinePolicy)
     record: tuple[tuple[int, int], ...] = ()
+
+    def __post_init__(self) -> None:
+        for label, value in (("spin_ns", self.spin_ns), ("sleep_ns", self.sleep_ns)):
+            if value < 0:
+                raise ConfigError(f"{label} of an executor is at least 0, and it is {value}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 import contextlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from types import TracebackType
 
 import numpy as np
@@ -53,6 +53,7 @@ class CoreExecutor:
 
     Raises:
         ClusterError: If a device is no core group of this host.
+        PlanError: If `options.record` names an output that the graph lacks.
         CapacityError: If the shared memory does not fit.
         ExecutionError: If a worker does not start.
     """
@@ -70,6 +71,8 @@ class CoreExecutor:
         self._plan: Plan | None = None
         self._survivors: tuple[int, ...] = tuple(range(problem.cluster.num_devices))
         self._num_devices = problem.cluster.num_devices
+        for op, output in self._options.record:
+            self._check_output(op, output)
         self._deadlines = Deadlines(self._options.deadlines)
         self._team: WorkerTeam | None = WorkerTeam(spec, problem, self._options, self._deadlines)
 
@@ -107,7 +110,7 @@ class CoreExecutor:
             segments = supervisor.collect_running(devices, SegmentDone)
         self.iteration += iterations
         trace = assemble_trace(problem, plan, iterations, start_ns, segments)
-        self._learn_durations(trace)
+        self._learn_durations((s.op, [s.end_ns - s.start_ns]) for s in trace.op_spans)
         for segment in segments.values():
             for op, output, iteration, value in segment.records:
                 self._records.setdefault((op, output), []).append((iteration, value))
@@ -128,10 +131,7 @@ class CoreExecutor:
         Raises:
             PlanError: If there is no such op or output.
         """
-        self._open_team()
-        ops = self._problem.graph.ops
-        if not 0 <= op < len(ops) or not 0 <= output < len(ops[op].outputs):
-            raise PlanError(f"graph {self._problem.graph.name!r} has no output {output} of op {op}")
+        self._check_output(op, output)
         return self._open_team().arena.readable(op, output, self.iteration - 1).copy()
 
     def export_groups(self) -> dict[str, dict[str, np.ndarray]]:
@@ -205,12 +205,14 @@ class CoreExecutor:
             answers = supervisor.collect_running(by_device, Profiled)
             supervisor.send(dict.fromkeys(by_device, StopProfile()))
             supervisor.collect(by_device, Done)
-        return {
+        durations = {
             (device, op): answers[device].durations_ns[:, column]
             for device, task in by_device.items()
             for column, op in enumerate(task.ops)
             if task.repeats
         }
+        self._learn_durations((op, values.tolist()) for (_, op), values in durations.items())
+        return durations
 
     def survivors(self) -> tuple[int, ...]:
         """Returns the devices whose worker neither died nor hung: what is left to re-plan on."""
@@ -298,11 +300,10 @@ class CoreExecutor:
         states.update(self._export(supervisor, [name for name in states if name in self._homes]))
         return Profile(task=task, iteration=self.iteration, states=states)
 
-    def _learn_durations(self, trace: Trace) -> None:
-        ops = self._problem.graph.ops
+    def _learn_durations(self, by_op: Iterable[tuple[int, list[int]]]) -> None:
         durations: dict[str, list[int]] = {}
-        for span in trace.op_spans:
-            durations.setdefault(ops[span.op].kind, []).append(span.end_ns - span.start_ns)
+        for op, values in by_op:
+            durations.setdefault(self._problem.graph.ops[op].kind, []).extend(values)
         self._deadlines.learn(durations)
 
     # -- checks ----------------------------------------------------------------------------------
@@ -322,6 +323,11 @@ class CoreExecutor:
                     f"this executor runs {label} {own.name!r} ({own.digest}), and the problem has "
                     f"{given.name!r} ({given.digest})"
                 )
+
+    def _check_output(self, op: int, output: int) -> None:
+        ops = self._problem.graph.ops
+        if not 0 <= op < len(ops) or not 0 <= output < len(ops[op].outputs):
+            raise PlanError(f"graph {self._problem.graph.name!r} has no output {output} of op {op}")
 
     def _check_tasks(self, tasks: Sequence[ProfileTask]) -> None:
         graph, cluster = self._problem.graph, self._problem.cluster

@@ -58,7 +58,9 @@ class WorkerProcess:
         except subprocess.TimeoutExpired:
             return "closed its control socket and did not end"
         if code < 0:
-            return f"was ended by {signal.Signals(-code).name}"
+            name = signal.Signals(-code).name
+            hint = " (as by the kernel when memory runs out)" if name == "SIGKILL" else ""
+            return f"was ended by {name}{hint}"
         return f"ended with exit code {code}"
 
     def stderr_text(self) -> str:
@@ -111,6 +113,20 @@ def check_cores(cluster: Cluster) -> None:
                 f"core groups of one host share memory and copy nothing, and link {link.src!r} -> "
                 f"{link.dst!r} of cluster {cluster.name!r} has a bandwidth"
             )
+
+
+def check_affinity(device: Device) -> None:
+    """Checks, in a worker, that it is bound to the cores of its device and to no other.
+
+    Raises:
+        ClusterError: Names the device, its cores and those that the process has.
+    """
+    bound = os.sched_getaffinity(0)
+    if device.cores and bound != set(device.cores):
+        raise ClusterError(
+            f"the worker of device {device.name!r} is bound to cores {_ranges(set(device.cores))}, "
+            f"and it has {_ranges(bound)}"
+        )
 
 
 def num_threads(device: Device) -> int:

@@ -18,7 +18,7 @@ from executor.board import BoardWriter
 from executor.channels import RingReader, RingWriter
 from executor.control import ControlClosedError, ControlSocket
 from executor.initial import write_initial
-from executor.launch.local import num_threads
+from executor.launch.local import check_affinity, num_threads
 from executor.messages import (
     Blocked,
     Done,
@@ -57,6 +57,7 @@ class Worker:
         self._device = start.device
         self._graph = start.problem.graph
         self._memory = map_all(shared_fd)
+        os.close(shared_fd)
         self._layout = SharedLayout(graph=self._graph, cluster=start.problem.cluster)
         self._spec = start.problem.cluster.devices[self._device]
         self._board = BoardWriter(
@@ -89,6 +90,7 @@ class Worker:
 
     def build_job(self) -> None:
         """Builds the job; the first worker writes inputs and initial tokens for all."""
+        check_affinity(self._spec)
         job = self._start.spec.build()
         if self._start.write_initial:
             self.what = "writing inputs and initial tokens"

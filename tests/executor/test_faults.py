@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 
@@ -239,7 +240,13 @@ def test_executor_of_another_thread_outlives_that_thread(problem):
         executor.run(problem, plan_of(problem, *SPLIT), 3)
 
 
-def test_segments_leave_no_names(problem):
-    before = set(os.listdir("/dev/shm"))
+def test_what_workers_hold_open_has_no_name(problem):
     with CoreExecutor(toy(), problem):
-        assert set(os.listdir("/dev/shm")) == before
+        held = [
+            os.readlink(f"/proc/{child.pid}/fd/{fd}")
+            for child in psutil.Process().children()
+            for fd in os.listdir(f"/proc/{child.pid}/fd")
+        ]
+    files = [path for path in held if path.startswith(("/dev/shm/", tempfile.gettempdir()))]
+    assert len([path for path in files if path.startswith("/dev/shm/")]) == 2
+    assert all(path.endswith("(deleted)") for path in files)

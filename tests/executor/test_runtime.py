@@ -1,5 +1,6 @@
 """The executor on a small stateful job: equal results however it is placed, and honest traces."""
 
+import os
 import random
 
 import numpy as np
@@ -9,13 +10,14 @@ from toy_job import random_graph, toy_graph
 
 from doppler.core.cluster import Cluster, Device, Link
 from doppler.core.costs import make_costs
-from doppler.core.errors import ClusterError, ExecutionError, FormatError, PlanError
+from doppler.core.errors import ClusterError, ConfigError, ExecutionError, FormatError, PlanError
 from doppler.core.graph import EdgeMode
 from doppler.core.plan import make_plan
 from doppler.core.problem import Problem
 from doppler.core.validate import check_trace
 from executor.checkpoint import Checkpoint
 from executor.job_spec import JobSpec
+from executor.launch.local import check_affinity
 from executor.messages import ProfileTask
 from executor.options import ExecutorOptions
 from executor.runtime import CoreExecutor
@@ -253,6 +255,21 @@ def test_links_that_copy_and_foreign_devices_are_refused(problem):
     )
     with pytest.raises(ClusterError, match="copy nothing"):
         CoreExecutor(SPEC, Problem(graph=problem.graph, cluster=slow))
+
+
+def test_options_that_make_no_sense_are_refused(problem):
+    with pytest.raises(ConfigError, match="spin_ns of an executor is at least 0, and it is -1"):
+        ExecutorOptions(spin_ns=-1)
+    with pytest.raises(PlanError, match="no output 3 of op 1"):
+        CoreExecutor(SPEC, problem, ExecutorOptions(record=((1, 3),)))
+
+
+def test_worker_with_other_cores_refuses_to_run():
+    cores = tuple(sorted(os.sched_getaffinity(0)))
+    check_affinity(Device(name="mine", kind="cpu", parent="cpu", cores=cores))
+    check_affinity(Device(name="unbound", kind="cpu", parent="cpu"))
+    with pytest.raises(ClusterError, match="'other' is bound to cores 0,9999"):
+        check_affinity(Device(name="other", kind="cpu", parent="cpu", cores=(0, 9999)))
 
 
 def test_input_has_the_jobs_bytes(problem):
