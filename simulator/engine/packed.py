@@ -110,7 +110,10 @@ def _load_field(context: Any, builder: Any, record: PackedType, value: Any, fiel
     block = builder.bitcast(value, word.as_pointer())
 
     def load(index: int) -> Any:
-        return builder.load(builder.gep(block, [ir.Constant(word, offset + index)]))
+        value = builder.load(builder.gep(block, [ir.Constant(word, offset + index)]))
+        # The block never changes: the compiler may keep what it has loaded once.
+        value.set_metadata("invariant.load", builder.module.add_metadata([]))
+        return value
 
     if ndim == 0:
         return load(0)
