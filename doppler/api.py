@@ -1,10 +1,4 @@
-"""The library's front door: place a graph, compare planners, simulate a plan, run a job.
-
-Example:
-    >>> from doppler.api import place, simulate
-    >>> from doppler.core.cluster import Cluster, Device, Link
-    >>> from doppler.graphs.builder import GraphBuilder
-"""
+"""The library's front door: place a graph, compare planners, simulate a plan, run a job."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -23,6 +17,9 @@ from doppler.graphs.networkx_import import from_networkx
 from doppler.planners.base import Budget
 from doppler.planners.bounds import lower_bounds
 from doppler.planners.registry import get_planner
+from executor.job_spec import JobSpec
+from executor.options import ExecutorOptions
+from executor.runtime import CoreExecutor
 from simulator.compiled import CompiledRuntime
 from simulator.costs.roofline import RooflineModel
 from simulator.scorer import CompiledScorer
@@ -148,6 +145,30 @@ def simulate(problem: Problem, plan: Plan, costs: Costs, iterations: int = 1) ->
     """
     check_plan(problem, plan)
     return CompiledRuntime(costs).run(problem, plan, iterations)
+
+
+def run(
+    problem: Problem,
+    plan: Plan,
+    spec: JobSpec,
+    iterations: int = 1,
+    options: ExecutorOptions | None = None,
+) -> Trace:
+    """Runs a job for real under a plan, one pinned process per core group of this host.
+
+    Args:
+        problem: Graph and cluster; its devices are core groups of this machine.
+        plan: Where and in which order.
+        spec: The job's kernels, such as `doppler.jobs.build_job(...).spec`.
+        iterations: Iterations to run.
+        options: Polling, memory and deadlines.
+
+    Raises:
+        PlanError: If the plan does not fit the problem.
+        ExecutionError: If a worker dies, hangs, or a kernel raises.
+    """
+    with CoreExecutor(spec, problem, options) as executor:
+        return executor.run(problem, plan, iterations)
 
 
 def resolve_costs(problem: Problem, costs: Costs | None) -> Costs:

@@ -22,11 +22,10 @@ from doppler.core.hardware import Hardware
 from doppler.core.layout import Layout, all_cores_layout, per_core_layout
 from doppler.core.plan import Plan, make_plan
 from doppler.core.problem import Objective, Problem
-from doppler.jobs import JOB_FACTORY, RealJob, build_job
+from doppler.jobs import RealJob, build_job
 from doppler.planners.mask import make_mask
 from doppler.provenance import content_key, describe_machine, versions
 from doppler.report.json_codec import from_json, parse, to_json
-from executor.job_spec import JobSpec
 from executor.options import ExecutorOptions
 from executor.runtime import CoreExecutor
 from simulator.calibrate import Observation, fit_dispatch_ns, fit_latency_ns, observe
@@ -242,7 +241,7 @@ class _Bench:
 
     @contextmanager
     def _executor(self, job: RealJob, problem: Problem) -> Iterator[CoreExecutor]:
-        with CoreExecutor(job_spec(job), problem, self._options) as executor:
+        with CoreExecutor(job.spec, problem, self._options) as executor:
             yield executor
 
     def _measure(self, executor: CoreExecutor, problem: Problem, plan: Plan, job: RealJob) -> None:
@@ -259,11 +258,6 @@ class _Bench:
         latency = fit_latency_ns(problem, trace, skip)
         if latency is not None:
             self._latency.append(latency)
-
-
-def job_spec(job: RealJob) -> JobSpec:
-    """Returns the recipe that every worker builds the job from."""
-    return JobSpec(path=JOB_FACTORY, config=job.config.to_dict())
 
 
 def job_problem(job: RealJob, hardware: Hardware, layout: Layout) -> Problem:

@@ -6,11 +6,14 @@ from doppler.config import JOBS, JobConfig
 from doppler.core.errors import ConfigError
 from doppler.core.graph import DataflowGraph
 from doppler.graphs.drl_job import DRLJobShape, OpSize, build_drl_job
+from doppler.graphs.tensor_program import TensorProgram
 from executor.drl.config import PPOJobConfig
 from executor.drl.custom import custom_job_config
 from executor.drl.job import PPOJob
+from executor.job_spec import JobSpec
 
 JOB_FACTORY = "executor.drl.job:load_job"
+TENSOR_FACTORY = "executor.tensors.job:TensorJob"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +29,11 @@ class RealJob:
     name: str
     config: PPOJobConfig
     graph: DataflowGraph
+
+    @property
+    def spec(self) -> JobSpec:
+        """The recipe that every worker builds the job from."""
+        return JobSpec(path=JOB_FACTORY, config=self.config.to_dict())
 
     @property
     def env_steps_per_iteration(self) -> int:
@@ -69,6 +77,25 @@ def build_job(settings: JobConfig, seed: int) -> RealJob:
     )
     name = settings.name or settings.env
     return RealJob(name=name, config=config, graph=build_drl_job(name, shape, size_of))
+
+
+def tensor_spec(program: TensorProgram, seed: int = 0) -> JobSpec:
+    """Returns the recipe that runs a tensor graph for real; inputs are drawn from `seed`."""
+    return JobSpec(
+        path=TENSOR_FACTORY,
+        config={
+            "dtype": program.dtype,
+            "seed": seed,
+            "instructions": {
+                name: {
+                    "kind": step.kind,
+                    "in_shapes": [list(shape) for shape in step.in_shapes],
+                    "out_shapes": [list(shape) for shape in step.out_shapes],
+                }
+                for name, step in program.instructions.items()
+            },
+        },
+    )
 
 
 def ppo_config(settings: JobConfig, seed: int) -> PPOJobConfig:

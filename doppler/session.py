@@ -7,7 +7,6 @@ from types import TracebackType
 
 import numpy as np
 
-from doppler.calibration import job_spec
 from doppler.core.plan import Plan
 from doppler.core.problem import Problem
 from doppler.core.trace import Trace
@@ -53,9 +52,7 @@ class JobSession:
         self.rewards: list[RewardRecord] = []
         self._job = job
         self._collect = problem.graph.op_ids[COLLECT]
-        self.executor = CoreExecutor(
-            job_spec(job), problem, _recording(options, ((self._collect, 0),))
-        )
+        self.executor = CoreExecutor(job.spec, problem, _recording(options, ((self._collect, 0),)))
 
     def __enter__(self) -> "JobSession":
         return self
