@@ -1,6 +1,6 @@
 """The main job for real: learned plan against the best baseline, one core, and an ordinary loop.
 
-Ratios of periods, each from interleaved ABBA blocks; the figure is the bad end of the 95 % interval.
+Ratios of periods from interleaved ABBA blocks; a figure is the bad end of its 95 % interval.
 `ceiling` is what two pinned processes reach with the same kernels and nothing to wait for.
 """
 
