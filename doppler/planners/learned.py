@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+from torch import Tensor
 
 from doppler.core.costs import Costs
 from doppler.core.errors import CapacityError
@@ -27,7 +28,7 @@ from doppler.policies.assignment import Assignment, Bools, Ints
 from doppler.policies.build import build_assignment
 from doppler.policies.config import PolicyConfig
 from doppler.policies.dual import DualPolicy, policy_inputs
-from doppler.policies.sampling import SampleMode, plan_arrays
+from doppler.policies.sampling import SampleMode, Temperature, plan_arrays
 from doppler.training.config import Stage, TrainingConfig
 from doppler.training.elites import EliteBuffer
 from doppler.training.imitation import imitate, imitate_elites
@@ -36,6 +37,8 @@ from doppler.training.metrics import OnRecord
 from doppler.training.reinforce import reinforce
 
 SOURCE = "learned"
+PROBE = 16
+PROBE_TEMPERATURE = Temperature(select=0.5, place=0.5)
 
 
 def plan(problem: Problem, scorer: Scorer, budget: Budget, rng: np.random.Generator) -> Plan:
@@ -94,7 +97,7 @@ class LearnedPlanner:
         self.values_ns = {"imitation": evaluator.best_ns}
         run.search(round(budget.calls * self.training.search_share), ())
         self.values_ns["search"] = evaluator.best_ns
-        imitate_elites(learner, self.training.imitation, self.on_record)
+        self._imitate_elites(run)
         self._reinforce(run, round(budget.calls * self.training.learn_share))
         self.values_ns["policy"] = evaluator.best_ns
         run.search(evaluator.remaining, run.seeds(self.training.num_seeds))
@@ -112,6 +115,19 @@ class LearnedPlanner:
         self.learner = Learner(policy, inputs, elites, own, self.training.threads)
         return self.learner
 
+    def _imitate_elites(self, run: "_Run") -> None:
+        """Imitates the elites, unless the policy's episodes get worse by it.
+
+        An elite of another basin may be nothing that the features can tell apart.
+        """
+        learner, config = run.learner, self.training.imitation
+        if run.evaluator.remaining < 4 * PROBE or not len(learner.elites):
+            return
+        before, value = _weights(learner.policy), run.probe()
+        imitate_elites(learner, config, self.on_record)
+        if run.probe() > value:
+            learner.policy.load_state_dict(before)
+
     def _reinforce(self, run: "_Run", calls: int) -> None:
         """Stage II, `restarts` times from the imitating policy; the best end is kept."""
         config, restarts = self.training.reinforce, self.training.restarts
@@ -121,7 +137,7 @@ class LearnedPlanner:
             return
         learner = run.learner
         reference = run.evaluator.best_ns
-        start = {name: value.clone() for name, value in learner.policy.state_dict().items()}
+        start = _weights(learner.policy)
         best_ns, best_state = INFEASIBLE_NS, start
         for _ in range(restarts):
             learner.policy.load_state_dict(start)
@@ -137,9 +153,12 @@ class LearnedPlanner:
                 on_record=self.on_record,
             )
             if leg.best_ns < best_ns:
-                state = learner.policy.state_dict()
-                best_ns, best_state = leg.best_ns, {k: v.clone() for k, v in state.items()}
+                best_ns, best_state = leg.best_ns, _weights(learner.policy)
         learner.policy.load_state_dict(best_state)
+
+
+def _weights(policy: DualPolicy) -> dict[str, Tensor]:
+    return {name: value.clone() for name, value in policy.state_dict().items()}
 
 
 class _Run:
@@ -174,6 +193,16 @@ class _Run:
         rollouts = learner.policy.sample(learner.inputs, 1, learner.rng, mode=SampleMode.greedy)
         values = self.evaluate(*plan_arrays(learner.inputs.assignment, rollouts))
         learner.elites.add_episodes(rollouts.orders, rollouts.devices, values)
+
+    def probe(self) -> float:
+        """Returns the mean value of a few episodes of the policy; the plans become elites."""
+        learner = self.learner
+        rollouts = learner.policy.sample(
+            learner.inputs, PROBE, learner.rng, temperature=PROBE_TEMPERATURE
+        )
+        values = self.evaluate(*plan_arrays(learner.inputs.assignment, rollouts))
+        learner.elites.add_episodes(rollouts.orders, rollouts.devices, values)
+        return float(values.astype(np.float64).mean())
 
     def search(self, calls: int, seeds: tuple[Plan, ...]) -> None:
         """Anneals with `calls` plans from seeds; what it finds becomes an elite."""

@@ -36,6 +36,7 @@ class Assignment:
         allowed: N x D, devices that kinds, pins and pins of the group leave.
         input_ready: N x D, when inputs that lie on one device only could be on device d.
         in_ptr, in_src, in_bytes: In-edges of distance 0.
+        in_tensor: Tensor of each in-edge; edges with equal producer and output share one.
         out_ptr, out_dst: Out-edges of distance 0.
         near_ptr, near_op, near_bytes: All neighbours of any distance, self-loops left out.
         near_out: True where the neighbour is the consumer.
@@ -46,6 +47,8 @@ class Assignment:
         meta_size: Ops per meta-op.
         parent_meta_ptr, parent_meta: Meta-ops of the producers of each op, distance 0, unique.
         latency, per_byte: D x D, transfer time = latency + bytes * per_byte, 0 on the diagonal.
+        bus_ptr, bus: Wires that a transfer from device i to j holds, row i * D + j; a copy that is
+            work on the sender's stream holds a wire of its own.
         linked: D x D, True where a tensor can go; True on the diagonal.
         num_streams: Ops at a time per device.
         memory_bytes: Limit per device.
@@ -60,6 +63,7 @@ class Assignment:
     in_ptr: Ints
     in_src: Ints
     in_bytes: Floats
+    in_tensor: Ints
     out_ptr: Ints
     out_dst: Ints
     near_ptr: Ints
@@ -75,6 +79,8 @@ class Assignment:
     parent_meta: Ints
     latency: Floats
     per_byte: Floats
+    bus_ptr: Ints
+    bus: Ints
     linked: Bools
     num_streams: Ints
     memory_bytes: Floats

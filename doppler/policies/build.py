@@ -30,6 +30,7 @@ def build_assignment(problem: Problem, costs: Costs) -> Assignment:
     allowed = _allowed(problem, op_ids, group)
     unit_ns = max(1.0, float(work[allowed].mean())) if allowed.any() else 1.0
     latency, per_byte, linked = _link_times(problem, unit_ns)
+    bus_ptr, bus = _buses(problem)
     edges = _Edges.of(problem, local)
     flat = edges.select(edges.distance == 0)
     in_ptr, in_order = _rows(flat.dst, len(op_ids))
@@ -47,6 +48,7 @@ def build_assignment(problem: Problem, costs: Costs) -> Assignment:
         in_ptr=in_ptr,
         in_src=flat.src[in_order],
         in_bytes=flat.size[in_order],
+        in_tensor=np.unique(flat.tensor[in_order], return_inverse=True)[1].astype(np.int64),
         out_ptr=out_ptr,
         out_dst=flat.dst[out_order],
         near_ptr=near_ptr,
@@ -62,6 +64,8 @@ def build_assignment(problem: Problem, costs: Costs) -> Assignment:
         parent_meta=parent_meta,
         latency=latency,
         per_byte=per_byte,
+        bus_ptr=bus_ptr,
+        bus=bus,
         linked=linked,
         num_streams=np.array([device.num_streams for device in cluster.devices], dtype=np.int64),
         memory_bytes=np.array(
@@ -72,23 +76,29 @@ def build_assignment(problem: Problem, costs: Costs) -> Assignment:
 
 @dataclass(frozen=True, slots=True)
 class _Edges:
-    """Edges between placed ops; `out` is False in a copy that is read from the consumer's end."""
+    """Edges between placed ops.
+
+    `tensor` tells outputs apart; `out` is False in a copy that is read from the consumer's end.
+    """
 
     src: Ints
     dst: Ints
     size: Floats
     distance: Ints
+    tensor: Ints
     out: Bools
 
     @classmethod
     def of(cls, problem: Problem, local: Ints) -> "_Edges":
         graph = problem.graph
         kept = [edge for edge in graph.edges if local[edge.src] >= 0]
+        width = 1 + max(len(op.outputs) for op in graph.ops)
         return cls(
             local[np.array([edge.src for edge in kept], dtype=np.int64)],
             local[np.array([edge.dst for edge in kept], dtype=np.int64)],
             np.array([graph.ops[e.src].outputs[e.output] for e in kept], dtype=np.float64),
             np.array([edge.distance for edge in kept], dtype=np.int64),
+            np.array([edge.src * width + edge.output for edge in kept], dtype=np.int64),
             np.ones(len(kept), dtype=np.bool_),
         )
 
@@ -98,6 +108,7 @@ class _Edges:
             dst=self.dst[index],
             size=self.size[index],
             distance=self.distance[index],
+            tensor=self.tensor[index],
             out=self.out[index],
         )
 
@@ -117,6 +128,7 @@ def _neighbours(edges: _Edges, num_ops: int) -> tuple[Ints, _Edges]:
         np.concatenate([kept.dst, kept.src]),
         np.tile(kept.size, 2),
         np.tile(kept.distance, 2),
+        np.tile(kept.tensor, 2),
         np.concatenate([kept.out, ~kept.out]),
     )
     pointers, order = _rows(both.src, num_ops)
@@ -135,6 +147,21 @@ def _link_times(problem: Problem, unit_ns: float) -> tuple[Floats, Floats, Bools
         if link.bytes_per_s is not None:
             per_byte_DD[src, dst] = NS_PER_S / link.bytes_per_s / unit_ns
     return latency_DD, per_byte_DD, linked_DD
+
+
+def _buses(problem: Problem) -> tuple[Ints, Ints]:
+    """Wires per ordered pair of devices, CSR over D * D rows."""
+    cluster = problem.cluster
+    size, names = cluster.num_devices, cluster.bus_names
+    rows: list[list[int]] = [[] for _ in range(size * size)]
+    for (src, dst), link in cluster.link_table.items():
+        if link.bytes_per_s is None:
+            continue
+        on_stream = cluster.devices[src].copy_engines == 0
+        own = [len(names) + src] if on_stream else []
+        rows[src * size + dst] = own + [names.index(bus) for bus in link.buses]
+    pointers = np.concatenate([[0], np.cumsum([len(row) for row in rows])]).astype(np.int64)
+    return pointers, np.array([wire for row in rows for wire in row], dtype=np.int64)
 
 
 def _input_ready(problem: Problem, local: Ints, latency: Floats, per_byte: Floats) -> Floats:

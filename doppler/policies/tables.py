@@ -28,6 +28,7 @@ class Tables(NamedTuple):
     in_ptr: Ints
     in_src: Ints
     in_bytes: Floats
+    in_tensor: Ints
     out_ptr: Ints
     out_dst: Ints
     near_ptr: Ints
@@ -51,6 +52,8 @@ class Tables(NamedTuple):
     per_byte: Floats
     num_streams: Ints
     memory_bytes: Floats
+    bus_ptr: Ints
+    bus: Ints
     linked: Bools
     tie_class: Ints
     log_ratio: Floats
@@ -63,6 +66,10 @@ class Workspace(NamedTuple):
     Attributes:
         device: Device per op, -1 = not placed; N.
         start, end: Timeline of the placed ops; N.
+        input_order: In-edges of the selected op by the end of their producers.
+        arrivals: When each tensor is on each device, -1 = not sent there; tensors x D.
+        bus_free: When each wire is free.
+        trial_free: The same while a device is tried.
         streams: When each stream is free; D x S.
         load, num_placed: Work and ops per device; D.
         memory: Group state per device, bytes; D.
@@ -81,6 +88,10 @@ class Workspace(NamedTuple):
     device: Ints
     start: Floats
     end: Floats
+    input_order: Ints
+    arrivals: Floats
+    bus_free: Floats
+    trial_free: Floats
     streams: Floats
     load: Floats
     num_placed: Ints
@@ -134,10 +145,17 @@ def _tie_classes(b_level: Floats) -> Ints:
 def make_workspace(t: Tables, head_width: int, num_columns: int) -> Workspace:
     """Returns the state for episodes of one MDP."""
     num_ops, num_devices = t.work.shape
+    num_tensors = t.in_tensor.max() + 1 if len(t.in_tensor) else 0
+    most_inputs = (t.in_ptr[1:] - t.in_ptr[:-1]).max()
+    num_buses = t.bus.max() + 1 if len(t.bus) else 0
     return Workspace(
         np.empty(num_ops, np.int64),
         np.zeros(num_ops),
         np.zeros(num_ops),
+        np.zeros(most_inputs, np.int64),
+        np.zeros((num_tensors, num_devices)),
+        np.zeros(num_buses),
+        np.zeros(num_buses),
         np.zeros((num_devices, t.num_streams.max())),
         np.zeros(num_devices),
         np.zeros(num_devices, np.int64),

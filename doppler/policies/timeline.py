@@ -1,7 +1,9 @@
 """The compiled state transitions of one episode: masks, timeline, device columns.
 
 The timeline uses earliest start (EST), not the sum of work: an op starts when its data is on the
-device and a stream is free. Link contention is left to the scorer.
+device and a stream is free. A tensor is sent once per device, and transfers that hold the same wire
+follow one another in the order in which their consumers are placed, those of one consumer by the
+end of their producers.
 
 Source: DOPPLER section 3 (EST) and trap 8.
 """
@@ -46,6 +48,8 @@ FAST = {"reassoc", "contract", "arcp", "nsz"}
 def reset(t: Tables, s: Workspace) -> None:
     """Empties the state; groups that can only be on one device are there from the start."""
     s.device[:] = -1
+    s.arrivals[:] = -1.0
+    s.bus_free[:] = 0.0
     s.streams[:] = 0.0
     s.load[:] = 0.0
     s.num_placed[:] = 0
@@ -114,15 +118,49 @@ def set_mask(t: Tables, s: Workspace, op: int) -> int:
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)  # type: ignore[untyped-decorator]
+def _order_inputs(t: Tables, s: Workspace, op: int) -> None:
+    """Sorts the inputs by the end of their producers: a wire serves requests as they come."""
+    order = s.input_order
+    for edge in range(t.in_ptr[op], t.in_ptr[op + 1]):
+        slot = edge - t.in_ptr[op]
+        end = s.end[t.in_src[edge]]
+        while slot > 0 and s.end[t.in_src[order[slot - 1]]] > end:
+            order[slot] = order[slot - 1]
+            slot -= 1
+        order[slot] = edge
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)  # type: ignore[untyped-decorator]
+def _send_inputs(t: Tables, s: Workspace, op: int, device: int) -> float:
+    """Returns when all inputs are on `device`; moves `trial_free` on by the transfers."""
+    ready = 0.0
+    for index in range(t.in_ptr[op + 1] - t.in_ptr[op]):
+        edge = s.input_order[index]
+        home = s.device[t.in_src[edge]]
+        time = s.end[t.in_src[edge]]
+        if home != device:
+            sent = s.arrivals[t.in_tensor[edge], device]
+            if sent >= 0.0:
+                time = sent
+            else:
+                row = home * len(s.mask) + device
+                for slot in range(t.bus_ptr[row], t.bus_ptr[row + 1]):
+                    time = max(time, s.trial_free[t.bus[slot]])
+                time += t.in_bytes[edge] * t.per_byte[home, device]
+                for slot in range(t.bus_ptr[row], t.bus_ptr[row + 1]):
+                    s.trial_free[t.bus[slot]] = time
+                time += t.latency[home, device]
+        ready = max(ready, time)
+    return ready
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)  # type: ignore[untyped-decorator]
 def set_times(t: Tables, s: Workspace, op: int, first: int, last: int) -> None:
     """Fills ready, start and finish of `op` on devices `first` to `last` - 1."""
+    _order_inputs(t, s, op)
     for device in range(first, last):
-        ready = t.input_ready[op, device]
-        for edge in range(t.in_ptr[op], t.in_ptr[op + 1]):
-            src = t.in_src[edge]
-            home = s.device[src]
-            comm = t.latency[home, device] + t.in_bytes[edge] * t.per_byte[home, device]
-            ready = max(ready, s.end[src] + comm)
+        s.trial_free[:] = s.bus_free
+        ready = max(t.input_ready[op, device], _send_inputs(t, s, op, device))
         free = s.streams[device, 0]
         for stream in range(1, t.num_streams[device]):
             free = min(free, s.streams[device, stream])
@@ -272,8 +310,28 @@ def _z_scores(y: np.ndarray, num_devices: int) -> None:  # type: ignore[type-arg
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)  # type: ignore[untyped-decorator]
+def _commit_inputs(t: Tables, s: Workspace, op: int, device: int) -> None:
+    """Sends the inputs of `op` to `device` for good."""
+    for index in range(t.in_ptr[op + 1] - t.in_ptr[op]):
+        edge = s.input_order[index]
+        home = s.device[t.in_src[edge]]
+        tensor = t.in_tensor[edge]
+        if home == device or s.arrivals[tensor, device] >= 0.0:
+            continue
+        time = s.end[t.in_src[edge]]
+        row = home * len(s.mask) + device
+        for slot in range(t.bus_ptr[row], t.bus_ptr[row + 1]):
+            time = max(time, s.bus_free[t.bus[slot]])
+        time += t.in_bytes[edge] * t.per_byte[home, device]
+        for slot in range(t.bus_ptr[row], t.bus_ptr[row + 1]):
+            s.bus_free[t.bus[slot]] = time
+        s.arrivals[tensor, device] = time + t.latency[home, device]
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)  # type: ignore[untyped-decorator]
 def place(t: Tables, s: Workspace, op: int, device: int) -> None:
     """Puts `op` on `device`: timeline, memory, counts; `set_times` for the pair has been called."""
+    _commit_inputs(t, s, op, device)
     s.start[op] = s.scratch[START, device]
     s.end[op] = s.scratch[FINISH, device]
     stream = 0

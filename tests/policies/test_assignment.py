@@ -56,6 +56,23 @@ def test_timeline_starts_at_data_or_stream_whichever_is_later_not_at_the_sum_of_
     assert state.scratch[FINISH] * assignment.unit_ns == pytest.approx([320.0, 300.0])
 
 
+def test_transfers_over_one_wire_follow_one_another_and_a_tensor_is_sent_once():
+    # Sources a, b on d0 feed c and d on d1; 20 bytes take 20 ns on the wire and 10 ns of latency.
+    ops = tuple(Op(kind="k", name=name, outputs=(20,)) for name in "abcd")
+    edges = (Edge(1, 0, 2), Edge(0, 0, 2), Edge(0, 0, 3))
+    problem = Problem(graph=DataflowGraph(name="g", ops=ops, edges=edges), cluster=cluster(2))
+    assignment = build_assignment(problem, make_costs(problem, ((5, 5), (5, 5), (40, 40), (9, 9))))
+    tables, state = fresh(assignment)
+    put(tables, state, 0, 0)  # a: 0..5
+    put(tables, state, 1, 0)  # b: 5..10
+    put(tables, state, 2, 1)  # a on the wire 5..25, b 25..45, there at 55
+    assert state.start[2] * assignment.unit_ns == pytest.approx(55.0)
+    set_times(tables, state, 3, 0, 2)
+    # a is on d1 since 35, its stream is free at 95.
+    assert state.scratch[START] * assignment.unit_ns == pytest.approx([10.0, 95.0])
+    assert state.arrivals[:, 1] * assignment.unit_ns == pytest.approx([35.0, 55.0])
+
+
 def test_two_streams_run_two_ops_at_a_time():
     assignment = assignment_of(six_ops(num_streams=2))
     tables, state = fresh(assignment)
