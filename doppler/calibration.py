@@ -17,15 +17,16 @@ from pathlib import Path
 
 from doppler.config import CalibrationSettings, JobConfig
 from doppler.coordinator.templates import dp_only_devices
+from doppler.core.codecs.fields import decode, encode
 from doppler.core.errors import FormatError
 from doppler.core.hardware import Hardware
 from doppler.core.layout import Layout, all_cores_layout, per_core_layout
 from doppler.core.plan import Plan, make_plan
 from doppler.core.problem import Objective, Problem
+from doppler.core.serialize import read_json, write_atomic
 from doppler.jobs import RealJob, build_job
 from doppler.planners.mask import make_mask
 from doppler.provenance import content_key, describe_machine, versions
-from doppler.report.json_codec import from_json, parse, to_json
 from executor.options import ExecutorOptions
 from executor.runtime import CoreExecutor
 from simulator.calibrate import Observation, fit_dispatch_ns, fit_latency_ns, observe
@@ -115,10 +116,8 @@ def calibration_key(settings: JobConfig, hardware: Hardware, counts: list[float]
 def save_calibration(path: Path, calibration: Calibration) -> None:
     """Writes a calibration as JSON, whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    document = to_json(_Document(SCHEMA_VERSION, calibration))
-    temporary.write_text(json.dumps(document, indent=1, allow_nan=False) + "\n", "utf-8")
-    temporary.replace(path)
+    document = encode(_Document(SCHEMA_VERSION, calibration))
+    write_atomic(path, json.dumps(document, indent=1, allow_nan=False) + "\n")
 
 
 def load_calibration(path: Path) -> Calibration:
@@ -127,17 +126,15 @@ def load_calibration(path: Path) -> Calibration:
     Raises:
         FormatError: If the file is damaged, of another version, or has unknown keys.
     """
-    try:
-        document = parse(path.read_text("utf-8"), path.name)
-    except (OSError, UnicodeDecodeError) as error:
-        raise FormatError(f"cost table {str(path)!r} cannot be read: {error}") from error
+    document = read_json(path)
     version = document.get("schema_version") if isinstance(document, dict) else None
     if version != SCHEMA_VERSION:
         raise FormatError(
             f"cost table {str(path)!r} has schema_version {version!r}, and this version reads "
             f"{SCHEMA_VERSION}"
         )
-    return from_json(_Document, document, path.name).calibration
+    calibration: Calibration = decode(_Document, document, path.name).calibration
+    return calibration
 
 
 def load_or_calibrate(

@@ -5,9 +5,10 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
+from doppler.core.codecs.fields import decode, encode
 from doppler.core.errors import FormatError
+from doppler.core.serialize import read_json, write_atomic
 from doppler.report.attribution import DeviceAttribution
-from doppler.report.json_codec import from_json, parse, to_json
 from doppler.report.simulator_error import KindError, OpError
 from doppler.report.timeline import Timeline
 
@@ -278,8 +279,11 @@ def save_report(directory: Path, report: RunReport) -> Path:
         FormatError: If a number is not finite.
     """
     path = directory / REPORT_FILE
-    document = to_json(_Document(SCHEMA_VERSION, report))
-    path.write_text(json.dumps(document, allow_nan=False, indent=1) + "\n", "utf-8")
+    try:
+        text = json.dumps(encode(_Document(SCHEMA_VERSION, report)), allow_nan=False, indent=1)
+    except ValueError as error:
+        raise FormatError(f"numbers of a report are finite, and one is not: {error}") from error
+    write_atomic(path, text + "\n")
     return path
 
 
@@ -290,18 +294,13 @@ def load_report(directory: Path) -> RunReport:
         FormatError: If the file is missing, damaged, of another version, or breaks a rule.
     """
     path = directory / REPORT_FILE
-    try:
-        text = path.read_text("utf-8")
-    except FileNotFoundError as error:
-        raise FormatError(
-            f"a result folder holds {REPORT_FILE}, and {str(directory)!r} does not"
-        ) from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise FormatError(f"{str(path)!r} cannot be read: {error}") from error
-    document = parse(text, REPORT_FILE)
+    if not path.exists():
+        raise FormatError(f"a result folder holds {REPORT_FILE}, and {str(directory)!r} does not")
+    document = read_json(path)
     version = document.get("schema_version") if isinstance(document, dict) else None
     if version != SCHEMA_VERSION:
         raise FormatError(
             f"{REPORT_FILE} has schema_version {version!r}, and this version reads {SCHEMA_VERSION}"
         )
-    return from_json(_Document, document, REPORT_FILE).report
+    report: RunReport = decode(_Document, document, REPORT_FILE).report
+    return report
