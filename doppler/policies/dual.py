@@ -24,6 +24,8 @@ from doppler.policies.select import SelectPolicy
 from doppler.policies.sequence_softmax import sequence_softmax
 from doppler.policies.tables import Heads, Tables, make_tables
 
+PART = 8192
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyInputs:
@@ -150,7 +152,8 @@ def log_probs(encoded: Encoded, rollouts: Rollouts) -> Decisions:
     totals, select_entropy = sequence_softmax(
         encoded.scores, rollouts.orders, rollouts.arrivals, temperature.select
     )
-    select = encoded.scores[orders] / temperature.select - totals
+    scores = encoded.scores.index_select(0, orders.flatten()).view(orders.shape)
+    select = scores / temperature.select - totals
     rows, logs = _place_logs(encoded.head, rollouts)
     devices = torch.from_numpy(rollouts.devices).flatten()[rows]
     chosen = logs.gather(1, devices[:, None])[:, 0]
@@ -174,15 +177,22 @@ def _place_logs(head: PlaceHead, rollouts: Rollouts) -> tuple[Tensor, Tensor]:
     orders, devices = torch.from_numpy(rollouts.orders), torch.from_numpy(rollouts.devices)
     means = _placed_means(head.placed, orders, devices, masks.shape[1])
     columns = torch.from_numpy(rollouts.columns).flatten(0, 1)[rows]
-    logits = place_logits(head, orders.flatten()[rows], columns, means.flatten(0, 1)[rows])
+    logits = _logits_in_parts(head, orders.flatten()[rows], columns, means.flatten(0, 1)[rows])
     logits = (logits / rollouts.temperature.place).masked_fill(~masks[rows], MASKED)
     return rows, torch.log_softmax(logits, dim=1)
+
+
+def _logits_in_parts(head: PlaceHead, ops: Tensor, columns: Tensor, means: Tensor) -> Tensor:
+    """Parts that fit a cache keep the cost per row the same for large graphs."""
+    parts = zip(ops.split(PART), columns.split(PART), means.split(PART), strict=True)
+    return torch.cat([place_logits(head, *part) for part in parts])
 
 
 def _placed_means(placed_NP: Tensor, orders: Tensor, devices: Tensor, num_devices: int) -> Tensor:
     """Mean of `placed` over the ops on each device before every step, B x N x D x P."""
     here = nn.functional.one_hot(devices, num_devices).to(placed_NP.dtype)
-    terms = here[..., None] * placed_NP[orders][:, :, None, :]
+    placed = placed_NP.index_select(0, orders.flatten()).view(*orders.shape, -1)
+    terms = here[..., None] * placed[:, :, None, :]
     before = terms.cumsum(dim=1) - terms
     counts = here.cumsum(dim=1) - here
     return before / counts.clamp(min=1.0)[..., None]

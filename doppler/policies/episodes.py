@@ -107,17 +107,23 @@ def _best_set(tree: Ints, size: int, leaf: int, value: int, scores: Floats) -> N
 @numba.njit(cache=True, nogil=True, fastmath=True, error_model="numpy")  # type: ignore[untyped-decorator]
 def _set_logits(h: Heads, s: Workspace, op: int, hidden: Singles) -> None:
     """Fills the logits of `op` on every device; its columns are set."""
-    num_columns = h.dynamic.shape[0]
+    width, num_columns = len(hidden), h.dynamic.shape[0]
     for device in range(len(s.logits)):
         share = np.float32(1.0 / max(1, s.num_placed[device]))
-        hidden[:] = h.own[op] + h.device[device] + s.sums[device] * share
-        for column in range(num_columns):
-            value = np.float32(s.columns[device, column])
-            row = h.dynamic[column]
-            for k in range(len(hidden)):
-                hidden[k] += value * row[k]
+        for k in range(width):
+            hidden[k] = h.own[op, k] + h.device[device, k] + s.sums[device, k] * share
+        # Two columns at a time and no views: several times as fast as the plain loop.
+        for column in range(0, num_columns - 1, 2):
+            first = np.float32(s.columns[device, column])
+            second = np.float32(s.columns[device, column + 1])
+            for k in range(width):
+                hidden[k] += first * h.dynamic[column, k] + second * h.dynamic[column + 1, k]
+        if num_columns % 2:
+            last = np.float32(s.columns[device, num_columns - 1])
+            for k in range(width):
+                hidden[k] += last * h.dynamic[num_columns - 1, k]
         logit = np.float32(0.0)
-        for k in range(len(hidden)):
+        for k in range(width):
             logit += max(hidden[k], LEAKY_SLOPE * hidden[k]) * h.output[k]
         s.logits[device] = logit
         if num_columns > FINISH_GAP:
@@ -266,7 +272,8 @@ def run_episodes(
                     s, mode, place_temperature, state, out.devices[row, step]
                 )
                 out.place_log_probs[row, step] = log_prob
-            out.masks[row, step] = s.mask
+            for d in range(num_devices):
+                out.masks[row, step, d] = s.mask[d]
             out.devices[row, step] = device
             place(t, s, op, device)
             for k in range(len(h.output)):

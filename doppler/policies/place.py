@@ -87,7 +87,9 @@ class PlacePolicy(nn.Module):
 def place_logits(head: PlaceHead, ops_R: Tensor, columns_RDF: Tensor, means_RDP: Tensor) -> Tensor:
     """Returns logits, R x D, of decisions given the device columns and the placed ops' means."""
     inputs = torch.cat([columns_RDF, means_RDP], dim=2)
-    hidden = inputs @ torch.cat([head.dynamic, head.lift]) + head.own[ops_R][:, None, :]
+    hidden = (
+        inputs @ torch.cat([head.dynamic, head.lift]) + head.own.index_select(0, ops_R)[:, None, :]
+    )
     logits = F.leaky_relu(hidden + head.device, LEAKY_SLOPE) @ head.output
     if columns_RDF.shape[-1] > DeviceColumn.FINISH_GAP:
         logits = logits - head.prior * columns_RDF[..., DeviceColumn.FINISH_GAP]

@@ -98,8 +98,8 @@ def set_mask(t: Tables, s: Workspace, op: int) -> int:
     num_devices = len(s.mask)
     home = known_device(t, s, op)
     if home >= 0:
-        s.mask[:] = False
-        s.mask[home] = True
+        for device in range(num_devices):
+            s.mask[device] = device == home
         return 1
     group = t.group[op]
     count = 0
@@ -159,7 +159,8 @@ def set_times(t: Tables, s: Workspace, op: int, first: int, last: int) -> None:
     """Fills ready, start and finish of `op` on devices `first` to `last` - 1."""
     _order_inputs(t, s, op)
     for device in range(first, last):
-        s.trial_free[:] = s.bus_free
+        for wire in range(len(s.bus_free)):
+            s.trial_free[wire] = s.bus_free[wire]
         ready = max(t.input_ready[op, device], _send_inputs(t, s, op, device))
         free = s.streams[device, 0]
         for stream in range(1, t.num_streams[device]):
@@ -173,7 +174,9 @@ def set_times(t: Tables, s: Workspace, op: int, first: int, last: int) -> None:
 @numba.njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)  # type: ignore[untyped-decorator]
 def _set_neighbours(t: Tables, s: Workspace, op: int) -> None:
     num_devices = len(s.mask)
-    s.scratch[P_WORK:] = 0.0
+    for row in range(P_WORK, LOOPS + 1):
+        for device in range(num_devices):
+            s.scratch[row, device] = 0.0
     for edge in range(t.in_ptr[op], t.in_ptr[op + 1]):
         src = t.in_src[edge]
         home = s.device[src]

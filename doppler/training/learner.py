@@ -60,7 +60,7 @@ def make_optimizer(policy: DualPolicy) -> torch.optim.Adam:
     """Returns Adam over both policies; their priors, two scalars, are a group of their own."""
     priors = [policy.select.prior, policy.place.prior]
     others = [p for p in policy.parameters() if not any(p is prior for prior in priors)]
-    return torch.optim.Adam([{"params": others}, {"params": priors}], lr=1e-3)
+    return torch.optim.Adam([{"params": others}, {"params": priors}], lr=1e-3, fused=True)
 
 
 class Learner:
