@@ -71,7 +71,7 @@ def simulate(tab: Tables, ws: Workspace, log: Log, iterations: int, bound: int) 
     memory = ws.scalars[MEMORY]
     reset(tab, ws, iterations)
     for op in range(tab.num_ops):
-        if tab.runs[op] and ws.missing[op, 0] == 0:
+        if tab.runs[op] and ws.missing[0, op] == 0:
             push_ready(ws, log, op, 0)
     while True:
         dispatch(tab, ws, log)

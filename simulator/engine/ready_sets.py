@@ -99,6 +99,6 @@ def satisfy(tab: Tables, ws: Workspace, log: Log, op: int, iteration: int) -> No
     if iteration >= ws.scalars[ITERATIONS]:
         return
     slot = iteration & (tab.slots - 1)
-    ws.missing[op, slot] -= 1
-    if ws.missing[op, slot] == 0:
+    ws.missing[slot, op] -= 1
+    if ws.missing[slot, op] == 0:
         push_ready(ws, log, op, iteration)

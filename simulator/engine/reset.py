@@ -82,7 +82,7 @@ def reset(tab: Tables, ws: Workspace, iterations: int) -> None:
     for op in range(tab.num_ops):
         ws.done[op], ws.requirements[op] = 0, tab.requirements[op]
         for slot in range(min(tab.slots, iterations)):
-            ws.missing[op, slot] = tab.initial[op, slot]
+            ws.missing[slot, op] = tab.initial[slot, op]
     if ws.scalars[HOLDS]:
         reset_holds(tab, ws)
     for device in range(tab.num_devices):
@@ -107,11 +107,11 @@ def reset_holds(tab: Tables, ws: Workspace) -> None:
         ws.hold_by_after[after] = hold
         ws.requirements[after] += 1
         for slot in range(tab.slots):
-            ws.missing[after, slot] += 1
+            ws.missing[slot, after] += 1
         if ws.holds[hold, 2]:
             ws.requirements[before] += 1
             for slot in range(tab.window, tab.slots):
-                ws.missing[before, slot] += 1
+                ws.missing[slot, before] += 1
 
 
 @jit

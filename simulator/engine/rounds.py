@@ -132,7 +132,7 @@ def start_op(tab: Tables, ws: Workspace, log: Log, stream: int, op: int, iterati
     ws.started[ws.scalars[STARTED]] = stream
     ws.scalars[STARTED] += 1
     if ws.scalars[ITERATIONS] > 1:
-        ws.missing[op, iteration & (tab.slots - 1)] = ws.requirements[op]
+        ws.missing[iteration & (tab.slots - 1), op] = ws.requirements[op]
     if ws.scalars[MEMORY]:
         for tensor in range(tab.tensor_start[op], tab.tensor_start[op + 1]):
             ws.used[device] += tab.tensor_bytes[tensor]

@@ -40,7 +40,7 @@ class Tables(NamedTuple):
     allowed: Bytes  # [V, D]
     leader: Int64  # [V] first op of the group, or the op itself
     requirements: Int64  # [V]
-    initial: Int64  # [V, slots] requirements of the first iterations
+    initial: Int64  # [slots, V] requirements of the first iterations
     tensor_start: Int64  # [V + 1]
     tensor_op: Int64  # [T]
     tensor_bytes: Int64  # [T]
@@ -196,7 +196,7 @@ def _requirements(
     for op, row in enumerate(first):
         for iteration in range(graph.window):
             initial[op, iteration] = sum(start <= iteration for start in row)
-    return requirements, np.ascontiguousarray(initial)
+    return requirements, np.ascontiguousarray(initial.T)
 
 
 def _residents(graph: DataflowGraph, everywhere: bool) -> list[tuple[int, list[int]]]:

@@ -29,7 +29,7 @@ class Workspace(NamedTuple):
     op_at: Int64  # op of each bit
     word_start: Int64  # [D + 1] first word of each device's ready set
     requirements: Int64  # [V] of iterations past the first window, holds included
-    missing: Int64  # [V, slots] requirements that are not yet met
+    missing: Int64  # [slots, V] requirements that are not yet met
     done: Int64  # [V] iterations done
     ready_words: np.ndarray  # uint64 [N, words]
     ready_count: Int64  # [N, D]
@@ -152,7 +152,7 @@ def make_workspace(
         op_at=i64(words * 64),
         word_start=i64(devices + 1),
         requirements=i64(ops),
-        missing=i64(ops, tables.slots),
+        missing=i64(tables.slots, ops),
         done=i64(ops),
         ready_words=np.zeros((iterations, words), np.uint64),
         ready_count=i64(iterations, devices),
