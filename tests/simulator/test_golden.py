@@ -76,8 +76,8 @@ def test_a_diamond_on_two_devices() -> None:
     t = 42  d ends
 
     Memory of device 0: a's 6 bytes while a runs; b allocates its own at 10: 12; at 16 a's send has
-    left but b still reads; at 30 b ends, a's output is freed and b's stays; c's copy has come at 25:
-    18; at 35 d allocates: b, c and d: 18. Device 1: a's copy from 10, c's output from 20: 12.
+    left but b still reads; c's copy takes its bytes from 25 on: 18; at 30 b ends and a's output is
+    freed; at 35 d allocates: b, c and d: 18. Device 1: a's copy from 10, c's output from 20: 12.
     """
     problem = problem_of("abcd", ((0, 1), (0, 2), (1, 3), (2, 3)), 2, 6, latency_ns=4)
     plan = make_plan(problem, (0, 0, 1, 0), (0, 0, 0, 0), "hand")
@@ -100,10 +100,9 @@ def test_a_diamond_on_two_devices() -> None:
 def test_eight_sources_and_a_join(transfer_ns: int, spread: int, together: int) -> None:
     """Two unit sources on each of four devices and a join on device 0, against all on one device.
 
-    Spread: the sources end at 1 and 2. Each of the three other devices sends its first output at
-    1. With a bus per pair the second output waits for the first to leave, so here it is the case's
-    free network: a bus per tensor would be needed, and a latency without occupancy is just that.
-    Everything has arrived at 2 + transfer, the join takes 1. Together: 8 sources and the join, 9.
+    The case has free links, so the transfer time is all latency: outputs without bytes hold their
+    bus for no time. Spread: the sources end at 1 and 2, the last outputs arrive at 2 + transfer,
+    the join takes 1. Together: 8 sources and the join, 9.
     """
     problem = problem_of("abcdefghj", tuple((op, 8) for op in range(8)), 4, 0, transfer_ns)
     costs = uniform(problem, (1,) * 9)
