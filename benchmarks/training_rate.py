@@ -183,18 +183,21 @@ class Stepwise:
 def ratio_in_pairs(
     rate: Rate, stepwise: Stepwise, blocks: int, seconds: float
 ) -> tuple[list[float], list[float]]:
-    """(episodes/s, ratio per block): both versions in turn, so that load from others cancels."""
+    """(episodes/s, ratio) per block: both versions in turn, so that load from others cancels."""
     stepwise.episode()
+    rate.update()
     rates, ratios = [], []
     for _ in range(blocks):
-        fast = rate.seconds_per_episode(seconds)
-        times = []
-        for _ in range(3):
+        fast, slow, end = [], [], time.perf_counter() + seconds
+        while len(fast) < 3 or time.perf_counter() < end:
             start = time.perf_counter()
+            rate.update()
+            middle = time.perf_counter()
             stepwise.episode()
-            times.append(time.perf_counter() - start)
-        rates.append(1.0 / fast)
-        ratios.append(float(np.median(times)) / fast)
+            fast.append((middle - start) / rate.config.batch)
+            slow.append(time.perf_counter() - middle)
+        rates.append(1.0 / float(np.median(fast)))
+        ratios.append(float(np.median(slow) / np.median(fast)))
     return rates, ratios
 
 

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from doppler.policies.assignment import Assignment, Ints
 from doppler.policies.config import PolicyConfig
 from doppler.policies.features import GraphTensors, graph_tensors
-from doppler.policies.place import MASKED, PlaceHead, PlacePolicy, place_logits
+from doppler.policies.place import MASKED, PlaceHead, PlacePolicy
+from doppler.policies.place_kernel import compiled_logits
 from doppler.policies.sampling import (
     Rollouts,
     SampleMode,
@@ -23,8 +24,6 @@ from doppler.policies.sampling import (
 from doppler.policies.select import SelectPolicy
 from doppler.policies.sequence_softmax import sequence_softmax
 from doppler.policies.tables import Heads, Tables, make_tables
-
-PART = 8192
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,16 +175,11 @@ def _place_logs(head: PlaceHead, rollouts: Rollouts) -> tuple[Tensor, Tensor]:
     rows = torch.nonzero(masks.sum(dim=1) > 1)[:, 0]
     orders, devices = torch.from_numpy(rollouts.orders), torch.from_numpy(rollouts.devices)
     means = _placed_means(head.placed, orders, devices, masks.shape[1])
-    columns = torch.from_numpy(rollouts.columns).flatten(0, 1)[rows]
-    logits = _logits_in_parts(head, orders.flatten()[rows], columns, means.flatten(0, 1)[rows])
+    columns = torch.from_numpy(rollouts.columns).flatten(0, 1).index_select(0, rows)
+    inputs = torch.cat([columns, means.flatten(0, 1).index_select(0, rows)], dim=2)
+    logits = compiled_logits(head, orders.flatten()[rows], inputs)
     logits = (logits / rollouts.temperature.place).masked_fill(~masks[rows], MASKED)
     return rows, torch.log_softmax(logits, dim=1)
-
-
-def _logits_in_parts(head: PlaceHead, ops: Tensor, columns: Tensor, means: Tensor) -> Tensor:
-    """Parts that fit a cache keep the cost per row the same for large graphs."""
-    parts = zip(ops.split(PART), columns.split(PART), means.split(PART), strict=True)
-    return torch.cat([place_logits(head, *part) for part in parts])
 
 
 def _placed_means(placed_NP: Tensor, orders: Tensor, devices: Tensor, num_devices: int) -> Tensor:

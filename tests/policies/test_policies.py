@@ -9,6 +9,8 @@ from doppler.policies.config import FeatureSet, PolicyConfig
 from doppler.policies.dual import DualPolicy, log_probs, policy_inputs
 from doppler.policies.encoder import path_sums
 from doppler.policies.features import graph_tensors
+from doppler.policies.place import place_logits
+from doppler.policies.place_kernel import compiled_logits
 from doppler.policies.sampling import SampleMode, Temperature
 from doppler.policies.sequence_softmax import sequence_softmax
 from tests.policies.conformance import check_policy
@@ -161,3 +163,28 @@ def test_settings_out_of_range_are_refused():
         PolicyConfig(place_prior=0.0)
     with pytest.raises(ConfigError, match="a temperature lies in"):
         Temperature(select=0.0)
+
+
+def test_compiled_logits_equal_the_plain_ones_with_all_gradients():
+    inputs = policy_inputs(assignment_of(layered(4)), SMALL)
+    policy = randomised(SMALL)
+    generator = torch.Generator().manual_seed(1)
+    columns = torch.randn(9, 3, 22, generator=generator)
+    ops = torch.arange(9) % 5
+    weights = torch.randn(9, 3, generator=generator)
+    results = []
+    for plain in (True, False):
+        means = torch.randn(9, 3, 3, generator=torch.Generator().manual_seed(2))
+        means.requires_grad_()
+        policy.zero_grad()
+        head = policy.place(inputs.graph)
+        if plain:
+            logits = place_logits(head, ops, columns, means)
+        else:
+            logits = compiled_logits(head, ops, torch.cat([columns, means], dim=2))
+        (weights * logits).sum().backward()
+        grads = [p.grad.clone() for p in policy.place.parameters() if p.grad is not None]
+        results.append([logits.detach(), means.grad, *grads])
+    assert len(results[0]) == len(results[1]) > 10
+    for ours, theirs in zip(*results, strict=True):
+        assert torch.allclose(ours, theirs, rtol=1e-4, atol=1e-4)
