@@ -18,7 +18,8 @@ from rich.console import Console
 from doppler.compose import compose_config
 from doppler.config import LearnConfig
 from doppler.console import View
-from doppler.learning import WARMUP_ITERATIONS, LearnRun, learn
+from doppler.learn_run import WARMUP_ITERATIONS, LearnRun
+from doppler.learning import learn
 from doppler.measure import Blocks, Interval, interleave, measured_period_ns
 from doppler.session import JobSession
 from executor.drl.config import PPOJobConfig

@@ -7,7 +7,7 @@ from itertools import accumulate
 
 from doppler.api import simulate
 from doppler.core.trace import Trace
-from doppler.learning import LEARNED, Candidate, LearnRun
+from doppler.learn_run import LEARNED, Candidate, LearnRun
 from doppler.measure import Interval as MeasuredInterval
 from doppler.planners.bounds import lower_bounds
 from doppler.provenance import describe_machine, revision, versions

@@ -1,0 +1,52 @@
+"""The layers of docs/design.md: what each package may load, seen from a fresh interpreter."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+
+def modules_after(code):
+    done = subprocess.run(
+        [sys.executable, "-c", f"{code}\nimport sys\nprint('\\n'.join(sys.modules))"],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+        cwd=ROOT,
+    )
+    return set(done.stdout.split())
+
+
+@pytest.mark.parametrize(
+    ("code", "absent"),
+    [
+        ("import doppler", ("numpy", "torch", "doppler.core")),
+        ("import doppler.core.dispatcher, doppler.core.serialize", ("numpy", "torch", "networkx")),
+        ("import simulator.compiled, simulator.runtime", ("torch", "executor", "doppler.planners")),
+        ("import executor.runtime", ("torch", "simulator", "doppler.planners", "numba")),
+        ("import doppler.planners.heft", ("torch", "executor")),
+    ],
+)
+def test_a_package_loads_only_what_its_layer_may(code, absent):
+    loaded = modules_after(code)
+    assert not loaded & set(absent)
+
+
+@pytest.mark.parametrize("package", ["doppler", "simulator", "executor"])
+def test_packages_come_from_this_tree(package):
+    module = __import__(package)
+    assert Path(module.__file__).resolve().parent == ROOT / package
+
+
+def test_no_file_is_longer_than_400_lines():
+    long = {
+        str(path.relative_to(ROOT)): count
+        for folder in ("doppler", "simulator", "executor")
+        for path in (ROOT / folder).rglob("*.py")
+        if (count := len(path.read_text("utf-8").splitlines())) > 400
+    }
+    assert not long
