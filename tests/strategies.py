@@ -101,6 +101,27 @@ def clusters(draw: st.DrawFn, max_devices: int = 3) -> Cluster:
 
 
 @st.composite
+def narrow_clusters(draw: st.DrawFn, num_devices: int = 2) -> Cluster:
+    """Two streams per device and one bus for all, or copies on the streams: everything collides."""
+    copy_engines = draw(st.integers(0, 1))
+    names = [f"d{index}" for index in range(num_devices)]
+    buses = ("bus",) if copy_engines else ()
+    return Cluster(
+        name="narrow",
+        devices=tuple(
+            Device(name=n, kind="cpu", parent="p", num_streams=2, copy_engines=copy_engines)
+            for n in names
+        ),
+        links=tuple(
+            Link(src=a, dst=b, bytes_per_s=1_000_000_000, buses=buses)
+            for a in names
+            for b in names
+            if a != b
+        ),
+    )
+
+
+@st.composite
 def _links(draw: st.DrawFn, src: Device, dst: Device) -> Link:
     latency = draw(st.sampled_from([0, 0, 1, 4]))
     if draw(st.integers(0, 3)) == 0:
@@ -120,9 +141,12 @@ def problems(
     max_ops: int = 7,
     max_devices: int = 3,
     objective: Objective = Objective.makespan,
+    cluster_strategy: st.SearchStrategy[Cluster] | None = None,
 ) -> Problem:
     """Problems; inputs that are resident where they are pinned have their pins."""
-    graph, cluster = draw(graphs(max_ops)), draw(clusters(max_devices))
+    if cluster_strategy is None:
+        cluster_strategy = clusters(max_devices)
+    graph, cluster = draw(graphs(max_ops)), draw(cluster_strategy)
     names = [device.name for device in cluster.devices]
     pins = {}
     if graph.inputs is InputResidency.pinned:
@@ -134,7 +158,7 @@ def problems(
 def costs_of(draw: st.DrawFn, problem: Problem) -> Costs:
     """Costs full of ties and zeros, with interference and dispatch costs."""
     num_ops, num_devices = problem.graph.num_ops, problem.cluster.num_devices
-    times = st.sampled_from([0, 0, 1, 2, 3, 7])
+    times = st.sampled_from(draw(st.sampled_from([(0, 0, 1, 2, 3, 7), (0, 1), (1,)])))
     return make_costs(
         problem,
         tuple(tuple(draw(times) for _ in range(num_devices)) for _ in range(num_ops)),
@@ -180,9 +204,10 @@ def cases(
     max_devices: int = 3,
     max_iterations: int = 6,
     objective: Objective = Objective.makespan,
+    cluster_strategy: st.SearchStrategy[Cluster] | None = None,
 ) -> Case:
     """Everything that a runtime needs."""
-    problem = draw(problems(max_ops, max_devices, objective))
+    problem = draw(problems(max_ops, max_devices, objective, cluster_strategy))
     return Case(
         problem=problem,
         costs=draw(costs_of(problem)),
