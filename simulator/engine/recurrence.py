@@ -88,7 +88,7 @@ def put_state(tab: Tables, ws: Workspace, at: int) -> int:
     for queue in range(ws.queue_head.size):
         node = ws.queue_head[queue]
         while node >= 0:
-            record = node % ws.record_next.size
+            record = ws.node_record[node]
             at = put_record(tab, ws, at, record, ws.record_request[record] == now)
             node = ws.node_next[node]
         at = put(ws, at, -1)

@@ -25,10 +25,9 @@ from simulator.engine.workspace import Log, Workspace
 @jit
 def insert(ws: Workspace, queue: int, node: int, record: int) -> None:
     """Puts a node into a queue that is sorted by (record_round, record_key), from the tail."""
-    records = ws.record_next.size
     at = ws.queue_tail[queue]
     while at >= 0:
-        other = at % records
+        other = ws.node_record[at]
         if ws.record_round[other] < ws.record_round[record] or (
             ws.record_round[other] == ws.record_round[record]
             and ws.record_key[other] < ws.record_key[record]
@@ -184,21 +183,20 @@ def send(tab: Tables, ws: Workspace, tensor: int, iteration: int, src: int, dst:
 @jit
 def start_transfers(tab: Tables, ws: Workspace) -> None:
     """Phase (c): starts what is first in all its queues and finds all its buses free."""
-    records = ws.record_next.size
     for index in range(ws.scalars[TOUCHED]):
         bus = ws.touched[index]
         ws.is_touched[bus] = 0
         node = ws.queue_head[bus]
         if node < 0 or ws.bus_record[bus] >= 0:
             continue
-        record = node % records
+        record = ws.node_record[node]
         pair = ws.record_src[record] * tab.num_devices + ws.record_dst[record]
         first, last = tab.link_bus_ptr[pair], tab.link_bus_ptr[pair + 1]
         can_start = True
         for at in range(first, last):
             wire = tab.link_bus[at]
             head = ws.queue_head[wire]
-            if head % records != record or ws.bus_record[wire] >= 0:
+            if ws.node_record[head] != record or ws.bus_record[wire] >= 0:
                 can_start = False
                 break
         if not can_start:

@@ -52,6 +52,7 @@ class Workspace(NamedTuple):
     touched: Int64  # [B] buses whose queue or holder changed in this round
     queue_head: Int64  # [Q] nodes
     queue_tail: Int64  # [Q]
+    node_record: Int64  # [max_buses * X] record of each node
     node_next: Int64  # [max_buses, X] node = k * X + record: k-th bus of the record's link
     node_previous: Int64
     record_tensor: Int64  # [X]
@@ -175,6 +176,7 @@ def make_workspace(
         touched=i64(buses),
         queue_head=i64(buses + devices),
         queue_tail=i64(buses + devices),
+        node_record=np.tile(np.arange(records), tables.max_buses),
         node_next=i64(tables.max_buses * records),
         node_previous=i64(tables.max_buses * records),
         record_tensor=i64(records),

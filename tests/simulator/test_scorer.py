@@ -16,6 +16,7 @@ from doppler.core.problem import Objective, Problem
 from doppler.core.runtime import INFEASIBLE_NS
 from doppler.core.trace import half_period
 from simulator.compiled import CompiledRuntime
+from simulator.engine.lanes import Engine
 from simulator.runtime import SimPyRuntime
 from simulator.scorer import CompiledScorer
 from tests.strategies import Case, cases, costs_of, plans_of, problems
@@ -90,13 +91,20 @@ def test_replicas_take_their_durations_from_outside(case: Case, data: st.DataObj
 @settings(max_examples=60, deadline=None)
 @given(case=cases(max_iterations=1), limit=st.integers(0, 30))
 def test_memory_overflow_is_what_the_trace_says(case: Case, limit: int) -> None:
-    peaks = SimPyRuntime(case.costs).run(case.problem, case.plan, 1).peak_bytes
     devices = tuple(replace(d, memory_bytes=limit) for d in case.problem.cluster.devices)
     problem = replace(case.problem, cluster=replace(case.problem.cluster, devices=devices))
     score = CompiledScorer(problem, case.costs).score([case.plan.placement], [case.plan.priority])
     bare = replace(case.plan, holds=())
     peaks = SimPyRuntime(case.costs).run(case.problem, bare, 1).peak_bytes
     assert (score[0] == INFEASIBLE_NS) == (max(peaks) > limit)
+
+
+@settings(max_examples=200, deadline=None)
+@given(case=cases(max_iterations=8))
+def test_no_peak_exceeds_the_bound_that_lets_the_scorer_skip_counting(case: Case) -> None:
+    trace = CompiledRuntime(case.costs).run(case.problem, case.plan, case.iterations)
+    bound = Engine(case.problem, case.costs).most_bytes(case.iterations)
+    assert max(trace.peak_bytes) <= bound
 
 
 def pair(links: tuple[Link, ...] = (), **settings: object) -> Problem:
