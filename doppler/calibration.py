@@ -10,8 +10,7 @@ import datetime
 import json
 import os
 import statistics
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,6 +34,8 @@ from simulator.costs.measured import CostEntry, CostTable, fit_entries
 SCHEMA_VERSION = 1
 DEFAULT_LATENCY_NS = 20_000
 CACHE_VARIABLE = "XDG_CACHE_HOME"
+TURNS = 4
+"""Short runs per plan, one plan after the other."""
 
 Progress = Callable[[str], None]
 
@@ -213,17 +214,27 @@ class _Bench:
         self._latency: list[int] = []
 
     def measure_spread(self, job: RealJob, hardware: Hardware, layout: Layout) -> None:
-        """Measures ops alone on one core, and beside busy siblings."""
+        """Measures ops alone on one core, and beside busy siblings, in turns.
+
+        Alternating short runs see the same speed of the machine, which drifts; the slowdown
+        beside a busy sibling would otherwise be mixed with it.
+        """
         problem = job_problem(job, hardware, layout)
-        with self._executor(job, problem) as executor:
-            self._measure(executor, problem, single_plan(problem), job)
-            self._measure(executor, problem, spread_plan(problem), job)
+        plans = (single_plan(problem), spread_plan(problem))
+        with CoreExecutor(job.spec, problem, self._options) as executor:
+            executor.run(problem, plans[1], max(1, self._settings.warmup))
+            for turn in range(TURNS):
+                for plan in plans if turn % 2 == 0 else reversed(plans):
+                    self._measure(executor, problem, plan, job)
 
     def measure_single(self, job: RealJob, hardware: Hardware, layout: Layout) -> None:
         """Measures ops on the first device of a layout."""
         problem = job_problem(job, hardware, layout)
-        with self._executor(job, problem) as executor:
-            self._measure(executor, problem, single_plan(problem), job)
+        plan = single_plan(problem)
+        with CoreExecutor(job.spec, problem, self._options) as executor:
+            executor.run(problem, plan, max(1, self._settings.warmup))
+            for _ in range(TURNS // 2):
+                self._measure(executor, problem, plan, job)
 
     def dispatch(self) -> tuple[DispatchCost, ...]:
         """Returns the dispatch cost per kind of device."""
@@ -236,23 +247,18 @@ class _Bench:
         """Returns the latency between workers."""
         return round(statistics.median(self._latency)) if self._latency else DEFAULT_LATENCY_NS
 
-    @contextmanager
-    def _executor(self, job: RealJob, problem: Problem) -> Iterator[CoreExecutor]:
-        with CoreExecutor(job.spec, problem, self._options) as executor:
-            yield executor
-
     def _measure(self, executor: CoreExecutor, problem: Problem, plan: Plan, job: RealJob) -> None:
-        skip = self._settings.warmup
         layout = problem.cluster.name.rpartition("/")[2]
         self._progress(
             f"{job.config.num_envs} environments, {layout}, {plan.source.replace('_', ' ')}"
         )
-        trace = executor.run(problem, plan, skip + self._settings.iterations)
-        self.observations += observe(problem, trace, skip)
+        count = -(-self._settings.iterations // TURNS)
+        trace = executor.run(problem, plan, 1 + count)
+        self.observations += observe(problem, trace, 1)
         device = problem.cluster.devices[0]
         key = (device.kind, len(device.cores))
-        self._dispatch.setdefault(key, []).append(fit_dispatch_ns(trace, skip))
-        latency = fit_latency_ns(problem, trace, skip)
+        self._dispatch.setdefault(key, []).append(fit_dispatch_ns(trace, 1))
+        latency = fit_latency_ns(problem, trace, 1)
         if latency is not None:
             self._latency.append(latency)
 
