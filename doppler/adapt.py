@@ -31,7 +31,7 @@ class WindowRecord:
         first_iteration: Iterations of the job before it.
         iterations: Its length.
         source: Maker of the plan that ran.
-        measured_ns: Median time per iteration.
+        measured_ns: Measured period.
         predicted_ns: What the simulator said when the plan was made.
         replanned: True if a new plan was adopted after it.
         learning_seconds: Time spent on correcting and planning after it.
@@ -50,8 +50,10 @@ class AdaptiveJob:
     """A running job whose plan follows what is measured.
 
     After every window the spans correct the cost table. When the measured period leaves the
-    predicted one by more than `drift`, a new plan is made for the corrected costs, and adopted if
-    the simulator says that it is at least 3 % faster than the present plan under the same costs.
+    predicted one by more than `drift`, or a device has become faster or slower by more than that
+    since the plan was made (a device that waits for others does not show in the period), a new
+    plan is made for the corrected costs. It is adopted if the simulator says that it is at least
+    3 % faster than the present plan under the same costs.
 
     Attributes:
         plan: The plan that runs.
@@ -75,7 +77,8 @@ class AdaptiveJob:
         self._problem = problem
         self._replan = replan
         self._drift = drift
-        self._predicted_ns = score_plan(problem, table.costs(problem), plan)
+        self._planned_costs = table.costs(problem)
+        self._predicted_ns = score_plan(problem, self._planned_costs, plan)
         self._done = 0
 
     def step(self, iterations: int) -> Trace:
@@ -86,8 +89,10 @@ class AdaptiveJob:
         source, predicted_ns = self.plan.source, self._predicted_ns
         self.table = self.table.corrected(observe(self._problem, trace, 1))
         replanned = False
-        if abs(measured_ns / predicted_ns - 1.0) > self._drift:
-            replanned = self._adapt()
+        costs = self.table.costs(self._problem)
+        changes = [measured_ns / predicted_ns, *device_speeds(self._planned_costs, costs)]
+        if max(abs(change - 1.0) for change in changes) > self._drift:
+            replanned = self._adapt(costs)
         self.records.append(
             WindowRecord(
                 first_iteration=self._done,
@@ -102,8 +107,7 @@ class AdaptiveJob:
         self._done += iterations
         return trace
 
-    def _adapt(self) -> bool:
-        costs = self.table.costs(self._problem)
+    def _adapt(self, costs: Costs) -> bool:
         present_ns = score_plan(self._problem, costs, self.plan)
         candidate = self._replan(self._problem, costs, self.plan)
         candidate_ns = score_plan(self._problem, costs, candidate)
@@ -111,4 +115,13 @@ class AdaptiveJob:
         if adopted:
             self.plan = candidate
         self._predicted_ns = candidate_ns if adopted else present_ns
+        self._planned_costs = costs
         return adopted
+
+
+def device_speeds(before: Costs, after: Costs) -> list[float]:
+    """Returns per device the time of all ops after over before."""
+    totals = [
+        [sum(column) for column in zip(*costs.op_ns, strict=True)] for costs in (before, after)
+    ]
+    return [new / old if old else 1.0 for old, new in zip(*totals, strict=True)]

@@ -207,8 +207,7 @@ def summarise(
 def score_plan(problem: Problem, costs: Costs, plan: Plan) -> int:
     """Returns the simulated objective of a plan, in ns."""
     check_plan(problem, plan)
-    scorer = CompiledScorer(problem, costs)
-    return int(scorer.score(np.array([plan.placement]), np.array([plan.priority]))[0])
+    return int(CompiledScorer(problem, costs).score_plans([plan])[0])
 
 
 def compare_problem(

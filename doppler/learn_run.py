@@ -49,7 +49,7 @@ class Candidate:
         name: Planner, with the layout where it is not the main one.
         layout: Name of the layout that the plan is for.
         result: What its planner made, simulated with the calibrated costs.
-        measured_ns: Median time per iteration with its interval, None if not run.
+        measured_ns: Median period of its windows with its interval, None if not run.
         windows: Windows measured.
     """
 
@@ -83,6 +83,6 @@ class LearnRun:
     learned_plan: Plan | None = None
     learned_trace: Trace | None = None
     rewards: list[RewardRecord] = field(default_factory=list)
-    num_switches: int = 0
-    switch_ns: int = 0
+    stage3_switches: int = 0
+    stage3_switch_ns: int = 0
     seconds: dict[str, float] = field(default_factory=dict)

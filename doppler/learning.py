@@ -17,7 +17,7 @@ from doppler.learn_run import LEARNED, Candidate, Clock, LearnRun
 from doppler.planners.base import Budget
 from doppler.planners.learned import LearnedPlanner
 from doppler.training.metrics import TrainingRecord
-from doppler.trial import run_for_real
+from doppler.trial import replan_budget, run_for_real
 from executor.options import ExecutorOptions
 from executor.probe import ProbeResult, probe
 from simulator.scorer import CompiledScorer
@@ -158,7 +158,8 @@ def _plan_all(run: LearnRun, layouts: Sequence[Layout], view: View) -> None:
         scorer = CompiledScorer(problem, costs, threads=SCORING_THREADS)
         start = time.perf_counter()
         rng = np.random.default_rng(config.seed)
-        plan = run.planner(problem, scorer, Budget(budget), rng)
+        calls = budget - replan_budget(config.training)
+        plan = run.planner(problem, scorer, Budget(calls), rng)
         seconds = time.perf_counter() - start
         run.planner.on_record = None
     result = summarise(problem, costs, LEARNED, plan, scorer.num_calls, seconds)

@@ -1,6 +1,5 @@
-"""Measuring plans on the running job: iteration times, intervals, interleaved comparison."""
+"""Measuring plans on the running job: periods of windows, intervals, interleaved comparison."""
 
-import itertools
 import math
 import statistics
 from collections.abc import Callable, Sequence
@@ -26,8 +25,8 @@ class Interval:
     high: float
 
 
-def iteration_times_ns(trace: Trace) -> list[int]:
-    """Returns E_(i+1) - E_i for every iteration but the first, which fills the pipeline.
+def measured_period_ns(trace: Trace) -> float:
+    """Returns (E_n - E_0) / n of one window, in ns; the first iteration fills the pipeline.
 
     Raises:
         DopplerError: If the trace has fewer than three iterations.
@@ -37,12 +36,7 @@ def iteration_times_ns(trace: Trace) -> list[int]:
         raise DopplerError(
             f"a measured window needs at least 3 iterations, and the trace has {len(ends)}"
         )
-    return [after - before for before, after in itertools.pairwise(ends)]
-
-
-def measured_period_ns(trace: Trace) -> float:
-    """Returns the median time per iteration of one window, in ns."""
-    return float(statistics.median(iteration_times_ns(trace)))
+    return (ends[-1] - ends[0]) / (len(ends) - 1)
 
 
 def median_interval(values: Sequence[float], rng: np.random.Generator) -> Interval:

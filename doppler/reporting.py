@@ -236,7 +236,7 @@ def _exploration(run: LearnRun) -> ExplorationCost | None:
         worse_iterations=run.system.worse_iterations,
         extra_ns=run.system.extra_ns,
         learning_seconds=run.system.learning_seconds,
-        plan_switches=run.num_switches,
+        plan_switches=run.stage3_switches,
     )
 
 
@@ -259,10 +259,10 @@ def _provenance(run: LearnRun) -> Provenance:
 def _notes(run: LearnRun) -> tuple[str, ...]:
     notes = [
         "Simulated periods use the cost table as it was calibrated, before stage III corrected it.",
-        f"Plans changed {run.num_switches} times on the running job; state moves took "
-        f"{run.switch_ns / 1e6:.0f} ms in all.",
-        "Measured intervals of single plans are bootstrap intervals of the median iteration; the "
-        "ratio comes from interleaved ABBA blocks.",
+        f"Stage III changed the plan {run.stage3_switches} times; getting ready took "
+        f"{run.stage3_switch_ns / 1e6:.0f} ms in all.",
+        "The periods of single plans are medians over a few windows in turns, with bootstrap "
+        "intervals; the ratio comes from interleaved ABBA blocks.",
     ]
     if run.from_cache:
         notes.append("The cost table comes from an earlier run on this machine.")

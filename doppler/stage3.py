@@ -21,6 +21,7 @@ from doppler.planners.base import Budget
 from doppler.planners.learned import LearnedPlanner
 from doppler.policies.assignment import Ints
 from doppler.training.config import ReinforceConfig, Schedule, Stage
+from doppler.training.elites import EliteBuffer
 from doppler.training.metrics import OnRecord
 from doppler.training.reinforce import reinforce
 from simulator.calibrate import observe
@@ -28,7 +29,7 @@ from simulator.costs.measured import CostTable
 from simulator.scorer import CompiledScorer
 
 BATCH = 4
-REMEASURED = 3
+REMEASURED = 4
 """Windows per candidate in the last comparison."""
 
 SYSTEM_REINFORCE = ReinforceConfig(
@@ -45,13 +46,15 @@ class SystemWindow:
 
     Attributes:
         iteration: Iterations of stage III before it.
-        period_ns: Median time per iteration.
+        period_ns: Measured period.
         purpose: "incumbent", "replanned", "sample" or "candidate".
+        is_incumbent: True if the plan was the one that stage III began with.
     """
 
     iteration: int
     period_ns: float
     purpose: str
+    is_incumbent: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,9 +66,11 @@ class SystemResult:
         table: The cost table as the running job corrected it.
         windows: Every window.
         iterations: Iterations run.
-        worse_iterations: Of those, under plans slower than the one it began with.
-        extra_ns: Time lost on them against that plan.
+        worse_iterations: Of those, under other plans in windows slower than the median window of
+            the plan it began with.
+        extra_ns: Time lost in them against that median.
         learning_seconds: Time between windows.
+        simulations: Plans scored while planning again.
     """
 
     plan: Plan
@@ -75,6 +80,7 @@ class SystemResult:
     worse_iterations: int
     extra_ns: int
     learning_seconds: float
+    simulations: int
 
 
 def tune_on_job(
@@ -106,19 +112,16 @@ def tune_on_job(
         on_record: Called after every policy update.
         on_window: Called after every window.
     """
-    session = _Session(run, problem, table, window_iterations, on_window)
+    session = _Session(run, problem, table, plan, window_iterations, on_window)
     reference_ns = session.measure(plan, "incumbent")
-    candidates = [plan]
-    start = time.perf_counter()
-    replanned = _replan(planner, problem, session.table, replan_budget, rng)
-    session.learning_seconds += time.perf_counter() - start
-    session.measure(replanned, "replanned")
-    candidates.append(replanned)
-    if planner.learner is not None and num_windows >= BATCH:
+    candidates = [plan, session.replan(planner, replan_budget // 2, rng)]
+    learner = planner.learner
+    if learner is not None and num_windows >= BATCH:
+        learner.elites = EliteBuffer(learner.inputs.assignment, SYSTEM_REINFORCE.num_elites)
         start = time.perf_counter()
         measured_before = session.measuring_seconds
         reinforce(
-            planner.learner,
+            learner,
             session.evaluate,
             SYSTEM_REINFORCE,
             num_windows // BATCH * BATCH,
@@ -131,20 +134,8 @@ def tune_on_job(
     sampled = session.best_sample()
     if sampled is not None:
         candidates.append(sampled)
-    best = session.remeasure(candidates)
-    return session.result(best, reference_ns)
-
-
-def _replan(
-    planner: LearnedPlanner,
-    problem: Problem,
-    table: CostTable,
-    budget: int,
-    rng: np.random.Generator,
-) -> Plan:
-    """Plans again on the corrected costs, from the policy as it is."""
-    scorer = CompiledScorer(problem, table.costs(problem))
-    return planner(problem, scorer, Budget(budget), rng)
+    candidates.append(session.replan(planner, replan_budget - replan_budget // 2, rng))
+    return session.result(session.remeasure(candidates))
 
 
 class _Session:
@@ -155,14 +146,17 @@ class _Session:
         run: RunPlan,
         problem: Problem,
         table: CostTable,
+        incumbent: Plan,
         window_iterations: int,
         on_window: Callable[[SystemWindow], None] | None,
     ) -> None:
         self.table = table
+        self.simulations = 0
         self.learning_seconds = 0.0
         self.measuring_seconds = 0.0
         self._run = run
         self._problem = problem
+        self._incumbent = incumbent
         self._length = window_iterations
         self._on_window = on_window
         self._windows: list[SystemWindow] = []
@@ -176,12 +170,25 @@ class _Session:
         self.table = self.table.corrected(observe(self._problem, trace, 1))
         period_ns = measured_period_ns(trace)
         window = SystemWindow(
-            iteration=len(self._windows) * self._length, period_ns=period_ns, purpose=purpose
+            iteration=len(self._windows) * self._length,
+            period_ns=period_ns,
+            purpose=purpose,
+            is_incumbent=_same(plan, self._incumbent),
         )
         self._windows.append(window)
         if self._on_window is not None:
             self._on_window(window)
         return period_ns
+
+    def replan(self, planner: LearnedPlanner, budget: int, rng: np.random.Generator) -> Plan:
+        """Plans again on the costs as corrected so far, from the policy as it is; measures it."""
+        start = time.perf_counter()
+        scorer = CompiledScorer(self._problem, self.table.costs(self._problem))
+        plan = planner(self._problem, scorer, Budget(max(1, budget)), rng)
+        self.simulations += scorer.num_calls
+        self.learning_seconds += time.perf_counter() - start
+        self.measure(plan, "replanned")
+        return plan
 
     def evaluate(self, placements_BV: Ints, priorities_BV: Ints) -> Ints:
         """The reward of stage III: one measured window per plan."""
@@ -201,7 +208,7 @@ class _Session:
         """Measures the candidates anew, interleaved, and returns the fastest."""
         distinct: list[Plan] = []
         for plan in candidates:
-            if all((p.placement, p.priority) != (plan.placement, plan.priority) for p in distinct):
+            if not any(_same(plan, other) for other in distinct):
                 distinct.append(plan)
         if len(distinct) == 1:
             return distinct[0]
@@ -212,9 +219,11 @@ class _Session:
                 periods[index].append(self.measure(distinct[index], "candidate"))
         return distinct[min(range(len(distinct)), key=lambda i: statistics.median(periods[i]))]
 
-    def result(self, plan: Plan, reference_ns: float) -> SystemResult:
+    def result(self, plan: Plan) -> SystemResult:
         """Puts together what stage III gave."""
-        worse = [w for w in self._windows if w.period_ns > reference_ns]
+        own = [window.period_ns for window in self._windows if window.is_incumbent]
+        reference_ns = statistics.median(own)
+        worse = [w for w in self._windows if not w.is_incumbent and w.period_ns > reference_ns]
         return SystemResult(
             plan=plan,
             table=self.table,
@@ -223,4 +232,9 @@ class _Session:
             worse_iterations=len(worse) * self._length,
             extra_ns=round(sum((w.period_ns - reference_ns) * self._length for w in worse)),
             learning_seconds=self.learning_seconds,
+            simulations=self.simulations,
         )
+
+
+def _same(first: Plan, second: Plan) -> bool:
+    return (first.placement, first.priority) == (second.placement, second.priority)

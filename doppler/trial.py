@@ -1,13 +1,16 @@
 """The plans on the running job: stage III, every plan measured, learned against best baseline."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from doppler.adapt import RunPlan
+from doppler.api import summarise
 from doppler.calibration import job_problem, save_calibration
+from doppler.config import TrainingSettings
 from doppler.console import Advance, View
 from doppler.core.errors import ConfigError
 from doppler.core.layout import Layout
@@ -16,7 +19,6 @@ from doppler.core.trace import Trace
 from doppler.learn_run import LEARNED, WARMUP_ITERATIONS, Candidate, Clock, LearnRun
 from doppler.measure import (
     compare_interleaved,
-    iteration_times_ns,
     measured_period_ns,
     median_interval,
 )
@@ -26,7 +28,9 @@ from doppler.session import JobSession
 from doppler.stage3 import tune_on_job
 from executor.options import ExecutorOptions
 
-BASELINE_WINDOWS = 2
+TURNS = 5
+TURN_ITERATIONS = 5
+"""Windows per plan of the table, and iterations per window."""
 
 
 def run_for_real(
@@ -49,97 +53,93 @@ def run_for_real(
     """
     rng = np.random.default_rng(run.config.seed)
     learned = _named(run.candidates, LEARNED)
-    with JobSession(run.job, run.problem, options) as session:
+    with ExitStack() as stack:
+        session = stack.enter_context(JobSession(run.job, run.problem, options))
         session.run(learned.result.plan, WARMUP_ITERATIONS)
         view.section("5  Learn on the running job (stage III)")
-        run.learned_plan = _stage_three(run, session, learned.result.plan, rng, view)
+        run.learned_plan = _stage_three(run, session, learned, rng, view)
         clock.mark("stage III")
-        view.section("6  Measure the plans, interleaved")
-        _measure_baselines(run, layouts, session, options, view)
-        _compare(run, layouts, session, options, rng, view)
+        view.section("6  Measure the plans in turns")
+        sessions = {run.layout: session}
+        for layout in layouts[1:]:
+            problem = job_problem(run.job, run.hardware, layout)
+            other = stack.enter_context(JobSession(run.job, problem, options))
+            other.run(_named(run.candidates, layout.name).result.plan, WARMUP_ITERATIONS)
+            sessions[layout.name] = other
+        _measure_all(run, sessions, view)
+        _compare(run, sessions, rng, view)
         run.rewards = session.rewards
-        switches = session.executor.switches
-        run.num_switches = len(switches)
-        run.switch_ns = sum(switch.time_ns for switch in switches)
         save_checkpoint(session.executor.checkpoint(), folder)
     save_calibration(folder / COSTS_FILE, run.calibration)
     clock.mark("measure")
 
 
+def replan_budget(training: TrainingSettings) -> int:
+    """Part of the learned planner's simulations that stage III plans again with."""
+    return training.sim_episodes // 5 if training.stage3_windows else 0
+
+
 def _stage_three(
-    run: LearnRun, session: JobSession, plan: Plan, rng: np.random.Generator, view: View
+    run: LearnRun, session: JobSession, learned: Candidate, rng: np.random.Generator, view: View
 ) -> Plan:
     training = run.config.training
     if training.stage3_windows == 0:
-        return plan
+        return learned.result.plan
+    known = len(session.executor.switches)
     with view.progress("windows", None) as advance:
         run.system = tune_on_job(
             session.run,
             run.problem,
             run.calibration.table(),
             run.planner,
-            plan,
+            learned.result.plan,
             num_windows=training.stage3_windows,
             window_iterations=training.window_iterations,
-            replan_budget=max(100, training.sim_episodes // 4),
+            replan_budget=replan_budget(training),
             rng=rng,
             on_record=run.system_records.append,
             on_window=lambda w: advance(1, f"{w.purpose}: {w.period_ns / 1e6:.1f} ms"),
         )
     system = run.system
+    switches = session.executor.switches[known:]
+    run.stage3_switches = len(switches)
+    run.stage3_switch_ns = sum(switch.time_ns for switch in switches)
     view.line(
         f"  exploration cost: {system.worse_iterations} of {system.iterations} iterations on "
-        f"slower plans, {system.extra_ns / 1e9:.2f} s; learning {system.learning_seconds:.1f} s"
+        f"slower plans, {system.extra_ns / 1e9:.2f} s; {len(switches)} changes of plan "
+        f"{run.stage3_switch_ns / 1e9:.2f} s; learning {system.learning_seconds:.1f} s"
     )
+    costs = run.calibration.table().costs(run.problem)
+    result = summarise(
+        run.problem,
+        costs,
+        LEARNED,
+        system.plan,
+        learned.result.num_calls + system.simulations,
+        learned.result.seconds + system.learning_seconds,
+    )
+    _replace(run, replace(learned, result=result))
     return system.plan
 
 
-def _measure_baselines(
-    run: LearnRun,
-    layouts: Sequence[Layout],
-    session: JobSession,
-    options: ExecutorOptions,
-    view: View,
-) -> None:
-    """Measures every plan of the main layout in turn, twice; other layouts after them."""
+def _measure_all(run: LearnRun, sessions: Mapping[str, JobSession], view: View) -> None:
+    """Measures every plan in turns, the order reversed every other turn."""
     rng = np.random.default_rng(run.config.seed)
-    length = run.config.training.window_iterations
-    times: dict[str, list[float]] = {candidate.name: [] for candidate in run.candidates}
-    main = [c for c in run.candidates if c.layout == run.layout]
-    with view.progress("plans", BASELINE_WINDOWS * len(run.candidates)) as advance:
-        for turn in range(BASELINE_WINDOWS):
-            for candidate in main if turn % 2 == 0 else reversed(main):
-                plan = candidate.result.plan
-                if candidate.name == LEARNED and run.learned_plan is not None:
-                    plan = run.learned_plan
-                trace = session.run(plan, length)
-                times[candidate.name] += iteration_times_ns(trace)
-                advance(1, f"{candidate.name} {measured_period_ns(trace) / 1e6:.1f} ms")
-        for layout in layouts[1:]:
-            candidate = _named(run.candidates, layout.name)
-            with JobSession(run.job, job_problem(run.job, run.hardware, layout), options) as other:
-                other.run(candidate.result.plan, WARMUP_ITERATIONS)
-                for _ in range(BASELINE_WINDOWS):
-                    trace = other.run(candidate.result.plan, length)
-                    times[candidate.name] += iteration_times_ns(trace)
-                    advance(1, f"{candidate.name} {measured_period_ns(trace) / 1e6:.1f} ms")
-    run.candidates = [
-        replace(
-            candidate,
-            measured_ns=median_interval(times[candidate.name], rng),
-            windows=BASELINE_WINDOWS,
-        )
-        for candidate in run.candidates
-    ]
+    periods: dict[str, list[float]] = {candidate.name: [] for candidate in run.candidates}
+    with view.progress("plans", TURNS * len(run.candidates)) as advance:
+        for turn in range(TURNS):
+            for candidate in run.candidates if turn % 2 == 0 else reversed(run.candidates):
+                trace = sessions[candidate.layout].run(candidate.result.plan, TURN_ITERATIONS)
+                period_ns = measured_period_ns(trace)
+                periods[candidate.name].append(period_ns)
+                advance(1, f"{candidate.name} {period_ns / 1e6:.1f} ms")
+    for candidate in tuple(run.candidates):
+        interval = median_interval(periods[candidate.name], rng)
+        _replace(run, replace(candidate, measured_ns=interval, windows=TURNS))
 
 
 def _compare(
-    run: LearnRun,
-    layouts: Sequence[Layout],
-    session: JobSession,
-    options: ExecutorOptions,
-    rng: np.random.Generator,
-    view: View,
+    run: LearnRun, sessions: Mapping[str, JobSession], rng: np.random.Generator, view: View
 ) -> None:
     """Measures learned plan and best baseline in ABBA blocks on the running job."""
     baselines = [c for c in run.candidates if c.name != LEARNED]
@@ -150,33 +150,21 @@ def _compare(
     assert run.learned_plan is not None
     settings = run.config.comparison
     with view.progress(f"{LEARNED} against {best.name}", 4 * settings.max_blocks) as advance:
-        if best.layout == run.layout:
-            run.comparison = compare_interleaved(
-                _counted(session.run, advance),
-                run.learned_plan,
-                best.result.plan,
-                iterations=run.config.training.window_iterations,
-                min_blocks=settings.min_blocks,
-                max_blocks=settings.max_blocks,
-                half_width=settings.half_width,
-                rng=rng,
-            )
-        else:
-            layout = next(x for x in layouts if x.name == best.layout)
-            problem = job_problem(run.job, run.hardware, layout)
-            with JobSession(run.job, problem, options) as other:
-                other.run(best.result.plan, WARMUP_ITERATIONS)
-                run.comparison = compare_interleaved(
-                    _counted(_by_cluster((session, other)), advance),
-                    run.learned_plan,
-                    best.result.plan,
-                    iterations=run.config.training.window_iterations,
-                    min_blocks=settings.min_blocks,
-                    max_blocks=settings.max_blocks,
-                    half_width=settings.half_width,
-                    rng=rng,
-                )
+        run.comparison = compare_interleaved(
+            _counted(_by_cluster(tuple(sessions.values())), advance),
+            run.learned_plan,
+            best.result.plan,
+            iterations=run.config.training.window_iterations,
+            min_blocks=settings.min_blocks,
+            max_blocks=settings.max_blocks,
+            half_width=settings.half_width,
+            rng=rng,
+        )
     run.learned_trace = run.comparison.traces[0]
+
+
+def _replace(run: LearnRun, candidate: Candidate) -> None:
+    run.candidates = [candidate if c.name == candidate.name else c for c in run.candidates]
 
 
 def _by_cluster(sessions: Sequence[JobSession]) -> RunPlan:

@@ -1,6 +1,7 @@
 """Calibration: what measured traces say about op times, interference, dispatch and latency."""
 
 import bisect
+import itertools
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,7 +22,9 @@ class Observation:
         device_kind: Kind of that device.
         cores: Cores of that device (0 where it has none).
         busy: Sibling devices that were running an op when it started.
-        overlap: Part of its duration during which siblings ran an op, 0 to the number of siblings.
+        siblings: Devices cut from the same parent, the own one left out.
+        overlap: Part of its duration during which siblings ran an op, added over them: 0 to
+            `siblings`.
         duration_ns: Kernel entry to return.
     """
 
@@ -31,6 +34,7 @@ class Observation:
     device_kind: str
     cores: int
     busy: int
+    siblings: int
     overlap: float
     duration_ns: int
 
@@ -95,6 +99,7 @@ def observe(problem: Problem, trace: Trace, skip_iterations: int = 0) -> list[Ob
                 device_kind=device.kind,
                 cores=len(device.cores),
                 busy=sum(t.is_busy(span.start_ns) for t in siblings),
+                siblings=len(siblings),
                 overlap=together / duration if duration else 0.0,
                 duration_ns=duration,
             )
@@ -103,27 +108,27 @@ def observe(problem: Problem, trace: Trace, skip_iterations: int = 0) -> list[Ob
 
 
 def fit_dispatch_ns(trace: Trace, skip_iterations: int = 0) -> int:
-    """Returns the median gap between two ops of one stream, the second ready in time.
+    """Returns the median gap between consecutive ops of a run on one device with one stream.
 
-    That gap is the runtime's own cost per op: posting what happened, deciding, starting.
+    Nothing waits for another device there, so a gap is the runtime's own cost per op: posting what
+    happened, deciding, starting.
 
     Raises:
-        DopplerError: If no such pair exists.
+        DopplerError: If the trace has more than one device or stream, or fewer than two ops.
     """
-    last: dict[tuple[int, int], OpSpan] = {}
-    gaps: list[int] = []
-    for span in sorted(trace.op_spans, key=lambda s: s.start_ns):
-        before = last.get((span.device, span.stream))
-        last[span.device, span.stream] = span
-        if before is None or span.iteration < skip_iterations:
-            continue
-        # The worker stamps readiness when it looks, right after the op before has ended.
-        if span.ready_ns <= before.end_ns or span.start_ns - before.end_ns <= 2 * (
-            span.start_ns - span.ready_ns
-        ):
-            gaps.append(span.start_ns - before.end_ns)
+    spans = sorted(trace.op_spans, key=lambda span: span.start_ns)
+    places = {(span.device, span.stream) for span in spans}
+    if len(places) > 1:
+        raise DopplerError(
+            f"dispatch cost is fitted from a run on one stream, and the trace has {len(places)}"
+        )
+    gaps = [
+        after.start_ns - before.end_ns
+        for before, after in itertools.pairwise(spans)
+        if after.iteration >= skip_iterations
+    ]
     if not gaps:
-        raise DopplerError("dispatch cost is fitted from back-to-back ops, and the trace has none")
+        raise DopplerError("dispatch cost is fitted from two ops or more, and the trace has fewer")
     return round(statistics.median(gaps))
 
 

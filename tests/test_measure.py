@@ -10,7 +10,6 @@ from doppler.core.plan import Plan
 from doppler.core.trace import OpSpan, Trace
 from doppler.measure import (
     compare_interleaved,
-    iteration_times_ns,
     measured_period_ns,
     median_interval,
     ratio_interval,
@@ -35,19 +34,22 @@ def plan(name):
     return Plan(graph_digest="g", cluster_digest="c", placement=(), priority=(), source=name)
 
 
-def test_iteration_times_leave_the_first_iteration_out():
-    assert iteration_times_ns(trace([50, 60, 75, 85])) == [10, 15, 10]
-    assert measured_period_ns(trace([50, 60, 75, 85])) == 10
+def test_the_first_iteration_fills_the_pipeline_and_is_left_out():
+    assert measured_period_ns(trace([50, 60, 75, 86])) == 12
+
+
+def test_alternating_iterations_count_with_their_mean():
+    assert measured_period_ns(trace([0, 80, 200, 280, 400])) == 100
 
 
 def test_a_late_end_of_an_early_iteration_counts_for_all_later_ones():
     # iteration 0 ends after iteration 1: E_1 = E_0 = 90
-    assert iteration_times_ns(trace([90, 60, 100])) == [0, 10]
+    assert measured_period_ns(trace([90, 60, 100])) == 5
 
 
 def test_a_window_that_is_too_short_is_refused():
     with pytest.raises(DopplerError, match="at least 3 iterations, and the trace has 2"):
-        iteration_times_ns(trace([1, 2]))
+        measured_period_ns(trace([1, 2]))
 
 
 def test_ratio_interval_is_students_on_the_logarithm():

@@ -1,6 +1,7 @@
 """The learned planner: SEL and PLC trained on one problem; search and policy feed each other.
 
-1. Stage I: the policies imitate the critical-path teacher (no plan is scored).
+1. Stage I: the policies imitate the critical-path teacher (no plan is scored); policies that
+   are handed over trained do not go back to it.
 2. A short annealing run; its best plan becomes an elite, which the policies imitate too.
 3. Stage II: REINFORCE in the simulator, elites imitated beside it.
 4. Annealing from the policy's best plans (the polish).
@@ -88,9 +89,11 @@ class LearnedPlanner:
     ) -> Plan:
         evaluator = Evaluator(problem, scorer, budget, SOURCE)
         assignment = build_assignment(problem, scorer.costs)
+        is_trained = self.policy is not None
         learner = self._learner(assignment, rng)
         run = _Run(problem, scorer, evaluator, learner, rng)
-        imitate(learner, self.training.imitation, self.on_record)
+        if not is_trained:
+            imitate(learner, self.training.imitation, self.on_record)
         run.score_greedy()
         if evaluator.best_ns >= INFEASIBLE_NS:
             run.search(max(1, evaluator.remaining // 2), ())

@@ -175,10 +175,10 @@ class ExplorationCost:
 
     Attributes:
         iterations: Iterations run in stage III.
-        worse_iterations: Of those, on plans slower than the plan it began with.
-        extra_ns: Time lost on them against that plan.
+        worse_iterations: Of those, under other plans, slower than the plan that it began with.
+        extra_ns: Time lost on them against that plan's median.
         learning_seconds: Time spent learning between measurement windows.
-        plan_switches: Times that state moved to a new plan.
+        plan_switches: Changes of plan in stage III.
     """
 
     iterations: int

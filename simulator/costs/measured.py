@@ -100,7 +100,7 @@ class CostTable:
         for seen in observations:
             place = (seen.kind, seen.device_kind, seen.cores)
             time_ns, permille = _interpolate(by_place.get(place, []), place, seen.flop)
-            expected = time_ns * (PERMILLE + permille * min(seen.overlap, 1.0)) / PERMILLE
+            expected = time_ns * (PERMILLE + permille * seen.overlap) / PERMILLE
             if expected > 0:
                 ratios.setdefault((seen.kind, seen.device), []).append(seen.duration_ns / expected)
         factors = dict(self.factors_permille)
@@ -127,9 +127,8 @@ class CostTable:
 def fit_entries(observations: Sequence[Observation]) -> tuple[CostEntry, ...]:
     """Returns one entry per kind, size and kind of device.
 
-    The median is taken over executions with idle siblings, the slowdown from those that ran
-    beside a busy sibling throughout; where one of the two is missing, what is there stands for
-    both.
+    The median is taken over executions with idle siblings, the slowdown from those with all
+    siblings busy throughout; where one of the two is missing, what is there stands for both.
     """
     groups: dict[tuple[str, str, int, int], list[Observation]] = {}
     for seen in observations:
@@ -138,7 +137,7 @@ def fit_entries(observations: Sequence[Observation]) -> tuple[CostEntry, ...]:
     entries: list[CostEntry] = []
     for (kind, device_kind, cores, flop), rows in sorted(groups.items()):
         alone = [row.duration_ns for row in rows if row.overlap <= ALONE]
-        together = [row for row in rows if row.overlap >= TOGETHER]
+        together = [row for row in rows if 0 < TOGETHER * row.siblings <= row.overlap]
         base = alone if len(alone) >= MIN_SAMPLES else [row.duration_ns for row in rows]
         median = statistics.median(base)
         slowdown = 0
