@@ -19,9 +19,9 @@ check: $(STAMP)
 	$(BIN)/lint-imports
 
 bench: $(STAMP)
-	@set -e; for script in benchmarks/*.py; do \
-		echo "== $$script"; $(BIN)/python $$script; \
-	done
+	@status=0; for script in benchmarks/*.py; do \
+		echo "== $$script"; $(BIN)/python $$script || status=1; \
+	done; exit $$status
 
 # The lock file pins every package, so pip has nothing to resolve.
 $(STAMP): requirements.lock pyproject.toml

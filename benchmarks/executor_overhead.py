@@ -10,16 +10,15 @@ Usage: python benchmarks/executor_overhead.py [--repeats N]
 """
 
 import argparse
-import json
 import os
-import platform
 import random
 import statistics
 import subprocess
 import sys
 import time
 
-from overhead_job import make_busy
+from support.common import finish
+from support.overhead_job import make_busy
 
 from doppler.core.cluster import Cluster, Device, Link
 from doppler.core.costs import make_costs
@@ -30,10 +29,10 @@ from executor.job_spec import JobSpec
 from executor.runtime import CoreExecutor
 from simulator.compiled import CompiledRuntime
 
-TARGETS = {"us_per_op": 60.0, "makespan_over_ideal": 1.10, "cross_edges": 0.30}
+TARGETS = {"us_per_op": "<= 60", "makespan_over_ideal": "<= 1.10", "cross_edges": ">= 0.30"}
 BARE_CALLS = 150
 SEED = 0
-JOB = JobSpec(path="overhead_job:OverheadJob")
+JOB = JobSpec(path="support.overhead_job:OverheadJob")
 
 
 def layered_graph(kind: str, num_layers: int, width: int, output_bytes: int) -> DataflowGraph:
@@ -194,7 +193,7 @@ def cpu_times() -> tuple[int, int]:
 
 
 def main() -> None:
-    """Prints the figures; the last line is one JSON object."""
+    """Measures both parts, or serves as one of the bare processes."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=7, help="measured passes per part")
     parser.add_argument("--bare", type=int, help=argparse.SUPPRESS)
@@ -207,20 +206,7 @@ def main() -> None:
     figures = measure_empty(cluster, arguments.repeats)
     figures.update(measure_busy(cluster, arguments.repeats))
     figures["foreign_cores"] = foreign_cpu(before, cpu_times())
-    for name, value in figures.items():
-        print(f"{name:>26} {value:.4g}")
-    print(
-        json.dumps(
-            {
-                "benchmark": "executor_overhead",
-                "figures": figures,
-                "targets": TARGETS,
-                "command": " ".join(sys.argv),
-                "machine": f"{platform.machine()} with {os.cpu_count()} cores, "
-                f"Python {platform.python_version()}",
-            }
-        )
-    )
+    finish("executor_overhead", figures, TARGETS, seed=SEED)
 
 
 if __name__ == "__main__":

@@ -2,22 +2,25 @@
 
 Ratios of periods from interleaved ABBA blocks; a figure is the bad end of its 95 % interval.
 `ceiling` is what two pinned processes reach with the same kernels and nothing to wait for.
+Calibration is part of `learn_seconds`, unless `--reuse` allows a table of an earlier run.
 """
 
 import argparse
 import multiprocessing
 import time
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
-from common import finish
 from rich.console import Console
+from support.common import finish
 
 from doppler.compose import compose_config
 from doppler.config import LearnConfig
 from doppler.console import View
+from doppler.core.plan import Plan
 from doppler.learn_run import WARMUP_ITERATIONS, LearnRun
 from doppler.learning import learn
 from doppler.measure import Blocks, Interval, interleave, measured_period_ns
@@ -43,14 +46,17 @@ def main() -> None:
     parser.add_argument("--job", default="ppo_ant")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--blocks", type=int, default=12, help="ABBA blocks at most")
+    parser.add_argument("--reuse", action="store_true", help="take a cost table from the cache")
     arguments = parser.parse_args()
     with TemporaryDirectory() as folder:
         words = [f"job={arguments.job}", f"seed={arguments.seed}", f"results='{folder}'"]
+        if not arguments.reuse:
+            words.append(f"cost_cache='{folder}/cost_tables'")
         config = compose_config(LearnConfig, words)
         view = View(Console(stderr=True))
         run = learn(config, ["doppler", "learn", *words], lambda *_: Path(folder), view)
     figures = measure(run, arguments.blocks)
-    finish("main_job", figures, TARGETS)
+    finish("main_job", figures, TARGETS, seed=arguments.seed)
 
 
 def measure(run: LearnRun, max_blocks: int) -> dict[str, float]:
@@ -60,19 +66,27 @@ def measure(run: LearnRun, max_blocks: int) -> dict[str, float]:
     learned = run.learned_plan
     single = next(c for c in run.candidates if c.name == "single_device").result.plan
     length = run.config.training.window_iterations
-    limits = {"min_blocks": 3, "max_blocks": max_blocks, "half_width": 0.03}
     with JobSession(run.job, run.problem, ExecutorOptions()) as session:
         session.run(learned, WARMUP_ITERATIONS)
 
-        def window(plan):  # noqa: ANN001, ANN202
+        def window(plan: Plan) -> float:
             time.sleep(SETTLE_S)
             return measured_period_ns(session.run(plan, length))
 
-        one_core = interleave(lambda: window(single), lambda: window(learned), **limits)
+        def against_learned(first: Callable[[], float]) -> Blocks:
+            return interleave(
+                first,
+                lambda: window(learned),
+                min_blocks=3,
+                max_blocks=max_blocks,
+                half_width=0.03,
+            )
+
+        one_core = against_learned(lambda: window(single))
         ceiling = measure_ceiling(session, length)
         with PlainLoop(run.job.config, run.problem.cluster.num_devices) as plain:
             plain.run(WARMUP_ITERATIONS)
-            ordinary = interleave(lambda: plain.run(length), lambda: window(learned), **limits)
+            ordinary = against_learned(lambda: plain.run(length))
     best = run.comparison.ratio
     show("learned / " + run.best_baseline, best, run.comparison.blocks)
     show("single device / learned", one_core.ratio, len(one_core.ratios))

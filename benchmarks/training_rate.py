@@ -9,14 +9,12 @@ passing: the learned planner's default is 32, the default here is 64.
 """
 
 import argparse
-import json
 import math
-import platform
-import sys
 import time
 
 import numpy as np
 import torch
+from support.common import finish
 
 from doppler.core.cluster import Cluster, Device, Link
 from doppler.core.costs import Costs, make_costs
@@ -36,6 +34,7 @@ from doppler.training.reinforce import reinforce_update
 from simulator.scorer import CompiledScorer
 
 TARGETS = {"over_stepwise": ">= 100", "growth_exponent": "<= 1.1"}
+SEED = 0
 REFERENCE_SHARDS = ChainShards(rows=6, inner=3, cols=3, de_inner=3)
 
 
@@ -70,7 +69,7 @@ def chain(shards: ChainShards) -> tuple[Problem, Costs]:
     return problem, make_costs(problem, tuple((value,) * 4 for value in times))
 
 
-def layered(num_ops: int, seed: int = 0) -> tuple[Problem, Costs]:
+def layered(num_ops: int, seed: int = SEED) -> tuple[Problem, Costs]:
     """A layered graph of 20 columns, each op with 2 producers: size grows, width does not."""
     rng, width = np.random.default_rng(seed), 20
     ops = tuple(Op(kind="k", name=f"o{i}", outputs=(10**5,)) for i in range(num_ops))
@@ -92,11 +91,11 @@ class Rate:
         self.scorer = CompiledScorer(problem, costs)
         self.assignment = build_assignment(problem, costs)
         config = PolicyConfig()
-        self.policy = DualPolicy(config, seed=0)
+        self.policy = DualPolicy(config, seed=SEED)
         self.inputs = policy_inputs(self.assignment, config)
         elites = EliteBuffer(self.assignment, 16)
         self.config = ReinforceConfig(batch=batch)
-        self.learner = Learner(self.policy, self.inputs, elites, np.random.default_rng(0))
+        self.learner = Learner(self.policy, self.inputs, elites, np.random.default_rng(SEED))
         self.learner.begin(Stage.simulation, 1000)
 
     def update(self) -> None:
@@ -105,7 +104,8 @@ class Rate:
 
     def seconds_per_episode(self, seconds: float) -> float:
         """Median over updates after a warm-up."""
-        times, end = [], time.perf_counter() + seconds
+        times: list[float] = []
+        end = time.perf_counter() + seconds
         self.update()
         while len(times) < 3 or time.perf_counter() < end:
             start = time.perf_counter()
@@ -120,7 +120,7 @@ class Stepwise:
     def __init__(self, rate: Rate) -> None:
         self.rate = rate
         self.optimizer = make_optimizer(rate.policy)
-        self.rng = np.random.default_rng(1)
+        self.rng = np.random.default_rng(SEED + 1)
         self.baseline: float | None = None
 
     def episode(self) -> None:
@@ -189,7 +189,9 @@ def ratio_in_pairs(
     rate.update()
     rates, ratios = [], []
     for _ in range(blocks):
-        fast, slow, end = [], [], time.perf_counter() + seconds
+        fast: list[float] = []
+        slow: list[float] = []
+        end = time.perf_counter() + seconds
         while len(fast) < 3 or time.perf_counter() < end:
             start = time.perf_counter()
             rate.update()
@@ -229,21 +231,15 @@ def main() -> None:
         print("ratio per block:", ", ".join(f"{value:.0f}" for value in ratios))
         sizes = (250, 500, 1000, 2000) if arguments.quick else (500, 1000, 2000, 5000, 10_000)
         exponent = growth(sizes, arguments.seconds / 2)
-    result = {
-        "benchmark": "training_rate",
-        "figures": {
-            "over_stepwise": round(float(np.median(ratios)), 1),
-            "over_stepwise_min": round(min(ratios), 1),
-            "episodes_per_s": round(float(np.median(rates)), 1),
-            "growth_exponent": round(exponent, 3),
-            "num_ops": num_ops,
-            "batch": arguments.batch,
-        },
-        "targets": TARGETS,
-        "command": "python " + " ".join(sys.argv),
-        "machine": f"{platform.machine()}, {platform.python_version()}, torch {torch.__version__}",
+    figures = {
+        "over_stepwise": round(float(np.median(ratios)), 1),
+        "over_stepwise_min": round(min(ratios), 1),
+        "episodes_per_s": round(float(np.median(rates)), 1),
+        "growth_exponent": round(exponent, 3),
+        "num_ops": num_ops,
+        "batch": arguments.batch,
     }
-    print(json.dumps(result))
+    finish("training_rate", figures, TARGETS, seed=SEED)
 
 
 if __name__ == "__main__":

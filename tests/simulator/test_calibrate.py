@@ -191,6 +191,7 @@ def test_latency_is_the_median_over_transfers_to_idle_devices() -> None:
 def test_latency_leaves_out_arrivals_at_a_busy_device() -> None:
     # core1 runs 20..40: busy at the request, during the flight, and at the arrival.
     moves = (transfer(30, 90), transfer(15, 60), transfer(10, 25), transfer(40, 47))
+    moves += (transfer(30, 30), transfer(20, 20))
     trace = trace_of(span(0, 0, 10), span(1, 20, 40), transfers=moves)
     assert fit_latency_ns(problem_of(2), trace) == 7
 

@@ -1,10 +1,13 @@
 """The one line that every benchmark ends with, and the machine in words."""
 
+import datetime
 import json
 import os
 import platform
 import sys
 from collections.abc import Mapping
+
+from doppler.provenance import revision, versions
 
 
 def machine() -> str:
@@ -19,7 +22,9 @@ def machine() -> str:
     return f"{model}, {len(os.sched_getaffinity(0))} cores, Python {platform.python_version()}"
 
 
-def finish(benchmark: str, figures: Mapping[str, float], targets: Mapping[str, str]) -> None:
+def finish(
+    benchmark: str, figures: Mapping[str, float], targets: Mapping[str, str], *, seed: int
+) -> None:
     """Prints the figures against their targets, then the JSON line that scripts read."""
     for name, value in figures.items():
         target = f"   target {targets[name]}" if name in targets else ""
@@ -30,5 +35,9 @@ def finish(benchmark: str, figures: Mapping[str, float], targets: Mapping[str, s
         "targets": dict(targets),
         "command": " ".join([os.path.basename(sys.executable), *sys.argv]),
         "machine": machine(),
+        "seed": seed,
+        "revision": revision(),
+        "versions": versions(),
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     }
-    print(json.dumps(document))
+    print(json.dumps(document, allow_nan=False))
