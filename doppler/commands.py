@@ -43,6 +43,7 @@ from doppler.results import (
     POLICY_FOLDER,
     SIMULATED_TRACE_FILE,
     append_metrics,
+    link_latest,
     make_result_folder,
     write_settings,
 )
@@ -79,6 +80,7 @@ def learn(config: LearnConfig, command: Sequence[str]) -> None:
     for record in (*run.training_records, *run.system_records, *run.rewards):
         append_metrics(folder, record)
     page = write_report(folder, report)
+    link_latest(folder)
     view.section("Summary")
     view.show(summary(report))
     steps = ", ".join(f"{name} {seconds:.0f} s" for name, seconds in run.seconds.items())

@@ -45,6 +45,12 @@ def compose_config(schema: type[Any], words: Sequence[str]) -> Any:
         raise ConfigError(_first_line(cause)) from error
 
 
+def overridden_keys(words: Sequence[str]) -> frozenset[str]:
+    """Returns the keys that override words set; words without `=` set none."""
+    parser = OverridesParser.create()
+    return frozenset(parser.parse_override(word).key_or_group for word in words if "=" in word)
+
+
 def _first_line(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     place = next((line for line in lines if line.startswith("full_key:")), "")

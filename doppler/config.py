@@ -94,10 +94,6 @@ class JobConfig:
     def __post_init__(self) -> None:
         _at_least(self, 1, "num_shards", "envs_per_shard", "horizon", "chunk", "num_trainers")
         _at_least(self, 1, "num_segments", "epochs", "minibatches")
-        if self.horizon % self.chunk:
-            raise ConfigError(
-                f"job.chunk divides job.horizon ({self.horizon}), and it is {self.chunk}"
-            )
 
 
 @dataclass(slots=True, kw_only=True)
@@ -106,12 +102,12 @@ class TrainingSettings:
 
     sim_episodes: int = setting(3000, "plans that the learned planner may simulate (stages I, II)")
     stage3_windows: int = setting(8, "measured windows for stage III; 0 skips it")
-    window_iterations: int = setting(10, "iterations per measured window")
+    window_iterations: int = setting(6, "iterations per measured window")
 
     def __post_init__(self) -> None:
         _at_least(self, 0, "stage3_windows")
         _at_least(self, 10, "sim_episodes")
-        _at_least(self, 3, "window_iterations")
+        _at_least(self, 5, "window_iterations")
 
 
 @dataclass(slots=True, kw_only=True)

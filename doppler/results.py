@@ -4,13 +4,16 @@ import datetime
 import json
 import os
 import shlex
+import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, is_dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from omegaconf import OmegaConf
+from safetensors.numpy import save_file
 
 LATEST = "latest"
 PLAN_FILE = "plan.json"
@@ -27,7 +30,7 @@ POLICY_FOLDER = "policy"
 
 
 def make_result_folder(parent: Path, job: str, cluster: str) -> Path:
-    """Returns a new folder `job-cluster-time` below `parent` and links `latest` to it."""
+    """Returns a new folder `job-cluster-time` below `parent`."""
     stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
     name = "-".join(part.replace("/", "_") for part in (job, cluster, stamp))
     folder = parent / name
@@ -36,18 +39,34 @@ def make_result_folder(parent: Path, job: str, cluster: str) -> Path:
         count += 1
         folder = parent / f"{name}-{count}"
     folder.mkdir(parents=True)
-    link = parent / LATEST
-    temporary = parent / f".{LATEST}-{os.getpid()}"
+    return folder
+
+
+def link_latest(folder: Path) -> None:
+    """Lets `latest` beside a finished result folder point to it."""
+    temporary = folder.parent / f".{LATEST}-{os.getpid()}"
     temporary.unlink(missing_ok=True)
     temporary.symlink_to(folder.name, target_is_directory=True)
-    temporary.replace(link)
-    return folder
+    temporary.replace(folder.parent / LATEST)
 
 
 def write_settings(folder: Path, config: Any, command: Iterable[str]) -> None:
     """Writes the resolved configuration and the exact command."""
     (folder / CONFIG_FILE).write_text(OmegaConf.to_yaml(OmegaConf.structured(config)), "utf-8")
     (folder / COMMAND_FILE).write_text(command_text(command) + "\n", "utf-8")
+
+
+def write_tensors(path: Path, tensors: Mapping[str, np.ndarray]) -> None:
+    """Writes a safetensors file: it is either the old one or the whole new one."""
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+    os.close(handle)
+    try:
+        save_file(dict(tensors), name)
+        os.chmod(name, 0o644)
+        os.replace(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
 
 
 def command_text(command: Iterable[str]) -> str:

@@ -1,7 +1,7 @@
 """`doppler run`: a job under a stored plan, with progress, checkpoints, resume and recovery."""
 
 import dataclasses
-import os
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,10 +11,11 @@ import numpy as np
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from safetensors import SafetensorError
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load_file
 from yaml import YAMLError
 
 from doppler.calibration import load_calibration
+from doppler.compose import overridden_keys
 from doppler.config import JobConfig, OnFailure, RunConfig
 from doppler.console import View
 from doppler.core.cluster import Cluster
@@ -37,10 +38,13 @@ from doppler.results import (
     CLUSTER_FILE,
     CONFIG_FILE,
     COSTS_FILE,
+    GRAPH_FILE,
     PLAN_FILE,
     append_metrics,
+    link_latest,
     make_result_folder,
     write_settings,
+    write_tensors,
 )
 from doppler.session import JobSession
 from executor.checkpoint import Checkpoint
@@ -61,7 +65,8 @@ def run_plan(config: RunConfig, command: Sequence[str], view: View) -> Path:
         ExecutionError: If a worker fails and `run.on_failure=stop`, or no device is left.
     """
     source, plan_path = _locate(config.plan)
-    job = _job(config, command, source)
+    config = _resolved(config, command, source)
+    job = build_job(config.job, config.seed)
     cluster = load_cluster(source / CLUSTER_FILE)
     problem = Problem(graph=job.graph, cluster=cluster, objective=Objective.period)
     plan = load_plan(plan_path, problem)
@@ -76,17 +81,19 @@ def run_plan(config: RunConfig, command: Sequence[str], view: View) -> Path:
         checkpoint.check(job.graph)
     folder = make_result_folder(Path(config.results), job.name, cluster.name)
     write_settings(folder, config, command)
+    save(job.graph, folder / GRAPH_FILE)
+    if (source / COSTS_FILE).exists():
+        shutil.copyfile(source / COSTS_FILE, folder / COSTS_FILE)
     runner = _Runner(config, job, source, folder, view)
     runner.run(_Situation(problem=problem, plan=plan), checkpoint)
+    link_latest(folder)
     return folder
 
 
 def save_checkpoint(checkpoint: Checkpoint, folder: Path) -> Path:
     """Writes a job's checkpoint into a folder, whole or not at all."""
     path = folder / CHECKPOINT_FILE
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    save_file(checkpoint.to_arrays(), temporary)
-    temporary.replace(path)
+    write_tensors(path, checkpoint.to_arrays())
     return path
 
 
@@ -146,6 +153,8 @@ class _Runner:
 
     def _run_on(self, situation: _Situation, checkpoint: Checkpoint | None, goal: int) -> None:
         settings = self._settings
+        save(situation.problem.cluster, self._folder / CLUSTER_FILE)
+        save(situation.plan, self._folder / PLAN_FILE, situation.problem)
         with JobSession(self._job, situation.problem, self._options) as session:
             executor = session.executor
             if checkpoint is not None:
@@ -175,8 +184,6 @@ class _Runner:
                 self._left = executor.survivors()
                 raise
             path = save_checkpoint(executor.checkpoint(), self._folder)
-            save(situation.problem.cluster, self._folder / CLUSTER_FILE)
-            save(situation.plan, self._folder / PLAN_FILE, situation.problem)
             self._view.line(f"{executor.iteration} iterations done; checkpoint: {path}")
 
     def _recover(self, situation: _Situation, error: ExecutionError) -> _Situation:
@@ -225,20 +232,22 @@ def _locate(path: str) -> tuple[Path, Path]:
     return plan.parent, plan
 
 
-def _job(config: RunConfig, command: Sequence[str], source: Path) -> RealJob:
-    """The job of the command line, or of the folder that the plan lies in."""
-    words = [word.partition("=")[0] for word in command]
-    says_job = any(word == "job" or word.startswith("job.") for word in words)
+def _resolved(config: RunConfig, command: Sequence[str], source: Path) -> RunConfig:
+    """Settings whose job and seed are those of the plan's folder, but for what the command sets.
+
+    Naming a job (`job=NAME`) leaves the folder's job aside.
+    """
+    keys = overridden_keys(command)
     stored = source / CONFIG_FILE
-    if says_job or not stored.exists():
-        return build_job(config.job, config.seed)
+    if "job" in keys or not stored.exists():
+        return config
     try:
         document: Any = OmegaConf.load(stored)
-        settings = OmegaConf.to_object(
-            OmegaConf.merge(OmegaConf.structured(JobConfig), document["job"])
-        )
-        seed = config.seed if "seed" in words else int(document["seed"])
+        job = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(JobConfig), document["job"]))
+        seed = config.seed if "seed" in keys else int(document["seed"])
     except (OSError, YAMLError, OmegaConfBaseException, KeyError, TypeError, ValueError) as error:
         raise FormatError(f"configuration {str(stored)!r} cannot be read: {error}") from error
-    assert isinstance(settings, JobConfig)
-    return build_job(settings, seed)
+    assert isinstance(job, JobConfig)
+    names = [key.removeprefix("job.") for key in keys if key.startswith("job.")]
+    changed = {name: getattr(config.job, name) for name in names}
+    return dataclasses.replace(config, job=dataclasses.replace(job, **changed), seed=seed)

@@ -26,6 +26,7 @@ class RewardRecord:
     Attributes:
         iteration: Iterations before it.
         env_steps: Environment steps up to its end.
+        num_episodes: Episodes that ended in it.
         mean_return: Mean return of the episodes that ended in it, None if none did.
         reward_per_step: Mean reward per environment step.
         mean_length: Mean length of those episodes in steps, None if none ended.
@@ -33,6 +34,7 @@ class RewardRecord:
 
     iteration: int
     env_steps: int
+    num_episodes: int
     mean_return: float | None
     reward_per_step: float
     mean_length: float | None
@@ -75,8 +77,14 @@ class JobSession:
 
     def last_return(self, over: int = 10) -> float | None:
         """Returns the mean return of the episodes of the last `over` iterations, None if none."""
-        ended = [r.mean_return for r in self.rewards[-over:] if r.mean_return is not None]
-        return sum(ended) / len(ended) if ended else None
+        return mean_return(self.rewards[-over:])
+
+
+def mean_return(records: Sequence[RewardRecord]) -> float | None:
+    """Returns the mean return of all episodes that ended in some iterations, None if none did."""
+    ended = [(r.mean_return, r.num_episodes) for r in records if r.mean_return is not None]
+    total = sum(count for _, count in ended)
+    return sum(value * count for value, count in ended) / total if total else None
 
 
 def _recording(options: ExecutorOptions, outputs: Sequence[tuple[int, int]]) -> ExecutorOptions:
@@ -89,6 +97,7 @@ def reward_record(iteration: int, values: np.ndarray, steps: int) -> RewardRecor
     return RewardRecord(
         iteration=iteration,
         env_steps=(iteration + 1) * steps,
+        num_episodes=metrics.episodes,
         mean_return=None if math.isnan(metrics.mean_return) else metrics.mean_return,
         reward_per_step=metrics.mean_reward,
         mean_length=None if math.isnan(metrics.mean_length) else metrics.mean_length,

@@ -38,7 +38,6 @@ def test_enums_are_chosen_by_name():
         (LearnConfig, "layout=per_cores", "did you mean 'per_core'"),
         (LearnConfig, "run.on_failure=stopp", "did you mean 'stop'"),
         (LearnConfig, "seed=abc", "abc"),
-        (LearnConfig, "job.chunk=5", r"divides job.horizon \(16\), and it is 5"),
         (LearnConfig, "training.sim_episodes=0", "sim_episodes is at least 10"),
         (LearnConfig, "training=3", "'training' is a group of settings"),
         (LearnConfig, "seed", "has no '='"),

@@ -58,6 +58,7 @@ def test_settings_of_a_custom_class_beat_defaults_and_the_command_line_beats_bot
         (["job=gym", "job.env=NoSuchEnv-v9"], "NoSuchEnv-v9"),
         (["job.env=antt"], "ant"),
         (["job.minibatches=7"], "minibatches"),
+        (["job.chunk=5"], "chunk must divide horizon 16, but is 5"),
     ],
 )
 def test_mistakes_get_one_sentence(words, message):

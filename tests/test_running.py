@@ -11,19 +11,33 @@ import time
 import numpy as np
 import psutil
 import pytest
+from omegaconf import OmegaConf
 from rich.console import Console
 
 from doppler.calibration import calibrate, job_problem, save_calibration, spread_plan
 from doppler.cli import main
-from doppler.config import JOBS, CalibrationSettings, RunConfig, RunSettings
+from doppler.compose import compose_config
+from doppler.config import JOBS, CalibrationSettings, LearnConfig, RunConfig, RunSettings
 from doppler.config import OnFailure as Policy
 from doppler.console import View
 from doppler.core.errors import ConfigError, FormatError, PlanError, WorkerDiedError
 from doppler.core.layout import per_core_layout
-from doppler.core.serialize import load_cluster, save
+from doppler.core.serialize import load_cluster, load_graph, save
 from doppler.jobs import build_job
-from doppler.results import CHECKPOINT_FILE, CLUSTER_FILE, COSTS_FILE, METRICS_FILE, PLAN_FILE
-from doppler.running import load_checkpoint, run_plan
+from doppler.results import (
+    CHECKPOINT_FILE,
+    CLUSTER_FILE,
+    CONFIG_FILE,
+    COSTS_FILE,
+    GRAPH_FILE,
+    LATEST,
+    METRICS_FILE,
+    PLAN_FILE,
+    write_settings,
+    write_tensors,
+)
+from doppler.running import _resolved, load_checkpoint, run_plan
+from doppler.session import RewardRecord, mean_return
 from executor.options import ExecutorOptions
 from executor.probe import probe
 
@@ -64,9 +78,9 @@ def config_of(stored, tmp_path, **changes):
     )
 
 
-def run(config):
+def run(config, command=COMMAND):
     view = View(Console(file=io.StringIO(), width=200))
-    return run_plan(config, COMMAND, view)
+    return run_plan(config, command, view)
 
 
 def rewards(folder):
@@ -88,6 +102,67 @@ def test_resuming_a_run_gives_what_one_long_run_gives(stored, tmp_path):
     assert a.tokens.keys() == b.tokens.keys()
     assert all(np.array_equal(a.tokens[key], b.tokens[key]) for key in a.tokens)
     assert no_worker_left()
+
+
+def test_a_result_folder_can_be_run_and_resumed_again_without_naming_the_job(stored, tmp_path):
+    first = run(config_of(stored, tmp_path, iterations=3))
+    assert (tmp_path / "results" / LATEST).resolve() == first.resolve()
+    assert (first / COSTS_FILE).read_bytes() == (stored / COSTS_FILE).read_bytes()
+    assert load_graph(first / GRAPH_FILE) == build_job(JOB, 0).graph
+    again = RunConfig(
+        plan=str(first),
+        run=RunSettings(iterations=2, resume=str(first)),
+        results=str(tmp_path / "results"),
+    )
+    second = run(again, ["doppler", "run", str(first)])
+    assert load_checkpoint(second).iteration == 5
+    for name in (CONFIG_FILE, CLUSTER_FILE, PLAN_FILE, GRAPH_FILE):
+        assert (second / name).exists()
+    assert OmegaConf.load(second / CONFIG_FILE)["job"] == OmegaConf.structured(JOB)
+
+
+def test_words_of_the_command_line_change_the_stored_job_and_nothing_else(tmp_path):
+    write_settings(tmp_path, LearnConfig(job=JOB, seed=7), ["doppler", "learn"])
+    words = ["doppler", "run", "results/latest", "job.gamma=0.5", "job.chunk=16"]
+    config = compose_config(RunConfig, words[3:])
+    resolved = _resolved(config, words, tmp_path)
+    assert resolved.job == dataclasses.replace(JOB, gamma=0.5, chunk=16)
+    assert resolved.seed == 7
+    assert _resolved(config, [*words, "seed=0"], tmp_path).seed == 0
+    named = ["job=ppo_ant", "job.gamma=0.5"]
+    config = compose_config(RunConfig, named)
+    assert _resolved(config, named, tmp_path).job == dataclasses.replace(JOBS["ppo_ant"], gamma=0.5)
+
+
+def test_a_stored_job_that_cannot_be_read_is_refused(tmp_path):
+    (tmp_path / CONFIG_FILE).write_text("job: {gama: 1}")
+    with pytest.raises(FormatError, match=CONFIG_FILE):
+        _resolved(RunConfig(), ["doppler", "run"], tmp_path)
+
+
+def test_the_last_return_weighs_iterations_by_their_episodes():
+    def record(episodes, value):
+        return RewardRecord(
+            iteration=0,
+            env_steps=1,
+            num_episodes=episodes,
+            mean_return=value,
+            reward_per_step=0.0,
+            mean_length=None,
+        )
+
+    assert mean_return([record(1, 10.0), record(0, None), record(3, 2.0)]) == 4.0
+    assert mean_return([record(0, None)]) is None
+
+
+def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path):
+    path = tmp_path / CHECKPOINT_FILE
+    write_tensors(path, {"a": np.arange(3)})
+    old = path.read_bytes()
+    with pytest.raises(AttributeError):
+        write_tensors(path, {"a": "no array"})
+    assert path.read_bytes() == old
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_a_target_reward_ends_the_run(stored, tmp_path):
@@ -120,6 +195,7 @@ def test_a_killed_worker_ends_the_run_by_name(stored, tmp_path):
         run(config_of(stored, tmp_path, iterations=100_000))
     thread.join()
     assert no_worker_left()
+    assert not (tmp_path / "results" / LATEST).exists()
 
 
 def test_a_killed_worker_is_replaced_by_a_plan_for_the_rest(stored, tmp_path):
