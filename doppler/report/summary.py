@@ -97,7 +97,7 @@ def _overlap(winner: PlannerRow, other: PlannerRow) -> str:
     """Says where a difference is within the intervals of two measured rows."""
     if winner.measured is None or other.measured is None:
         return ""
-    return ", whose interval overlaps," if other.measured.low_ns <= winner.measured.high_ns else ""
+    return " (the intervals overlap)" if other.measured.low_ns <= winner.measured.high_ns else ""
 
 
 def _gap(winner: PlannerRow) -> str:
