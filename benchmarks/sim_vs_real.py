@@ -10,6 +10,7 @@ test plans were chosen.
 
 import argparse
 import dataclasses
+import itertools
 import statistics
 from pathlib import Path
 
@@ -35,7 +36,7 @@ from doppler.core.problem import Problem
 from doppler.core.trace import Trace
 from doppler.jobs import RealJob, build_job
 from doppler.measure import Interval, measured_period_ns, median_interval
-from doppler.planners.mask import make_mask
+from doppler.planners.mask import Mask, make_mask
 from doppler.session import JobSession
 from executor.options import ExecutorOptions
 from executor.probe import probe
@@ -135,7 +136,8 @@ class SessionCalibration:
     def add(self, trace: Trace) -> None:
         """Takes in one window; its first iteration, which fills the pipeline, is left out."""
         self._observations += observe(self._problem, trace, 1)
-        self._dispatch.append(fit_dispatch_ns(trace, 1))
+        if len({span.device for span in trace.op_spans}) == 1:
+            self._dispatch.append(fit_dispatch_ns(trace, 1))
         latency = fit_latency_ns(self._problem, trace, 1)
         if latency is not None:
             self._latency.append(latency)
@@ -189,19 +191,23 @@ def choose_plans(
     rng = np.random.default_rng(seed)
     scorer = CompiledScorer(problem, costs)
     taken = {plan.placement for plan in calibration_plans}
+    mask = make_mask(problem)
     plans: list[NamedPlan] = []
+    values: list[int] = []
     for draw_index in range(MAX_DRAWS):
         if draw_index < len(found):
             name, plan = found[draw_index]
         else:
-            name, plan = f"random {draw_index}", random_plan(problem, base, rng)
+            name, plan = f"random {draw_index}", random_plan(problem, mask, base, rng)
         repeated = any(identity(plan) == identity(other) for _, other in plans)
         second_single = is_single(plan) and any(is_single(other) for _, other in plans)
         if plan.placement in taken or repeated or second_single:
             continue
         plans.append((name, plan))
-        values = scorer.score_plans([plan for _, plan in plans])
-        plans = [p for p, v in zip(plans, values, strict=True) if v <= WITHIN * min(values)]
+        values.append(int(scorer.score_plans([plan])[0]))
+        near = [value <= WITHIN * min(values) for value in values]
+        plans = list(itertools.compress(plans, near))
+        values = list(itertools.compress(values, near))
         if len(plans) == NUM_PLANS:
             kept = {name for name, _ in plans}
             print("left out:", ", ".join(n for n, _ in found if n not in kept) or "none")
@@ -209,9 +215,8 @@ def choose_plans(
     raise RuntimeError(f"{MAX_DRAWS} draws gave {len(plans)} of {NUM_PLANS} different plans")
 
 
-def random_plan(problem: Problem, base: Plan, rng: np.random.Generator) -> Plan:
+def random_plan(problem: Problem, mask: Mask, base: Plan, rng: np.random.Generator) -> Plan:
     """Returns a plan with 5 to 80 % of the colocation units moved at random, in random order."""
-    mask = make_mask(problem)
     placement = np.array(base.placement)
     for unit in np.flatnonzero(rng.random(mask.num_units) < rng.uniform(0.05, 0.8)):
         placement[list(mask.members[unit])] = rng.integers(problem.cluster.num_devices)

@@ -152,35 +152,28 @@ def test_skipped_iterations_give_no_observation_but_keep_siblings_busy() -> None
     assert [(s.device, s.busy, s.overlap) for s in seen] == [("core0", 1, 0.5)]
 
 
-def test_dispatch_is_the_median_gap_of_back_to_back_ops() -> None:
-    spans = (span(0, 0, 10), span(0, 13, 20, ready=5), span(0, 25, 30, ready=5))
-    spans += (span(0, 41, 50, ready=5),)  # gaps 3, 5, 11
+def test_dispatch_is_the_median_gap_of_a_run_on_one_stream() -> None:
+    spans = (span(0, 41, 50), span(0, 0, 10), span(0, 25, 30), span(0, 13, 20))  # gaps 3, 5, 11
     assert fit_dispatch_ns(trace_of(*spans)) == 5
 
 
-def test_dispatch_leaves_out_ops_that_waited_for_their_input() -> None:
-    # The second op was ready 1000 ns after the first had ended: that gap is waiting.
-    spans = (span(0, 0, 10), span(0, 1014, 1020, ready=1010), span(0, 1027, 1030, ready=5))
-    assert fit_dispatch_ns(trace_of(*spans)) == 7
-
-
-def test_dispatch_counts_readiness_that_the_worker_saw_right_after_the_op_before() -> None:
-    # Ready 4 ns after the end, started 6 ns later: the gap of 10 is all the runtime's own.
-    assert fit_dispatch_ns(trace_of(span(0, 0, 10), span(0, 20, 30, ready=14))) == 10
-
-
-def test_dispatch_pairs_ops_of_the_same_stream_only() -> None:
-    spans = (span(0, 0, 10), span(0, 12, 20, ready=0, stream=1), span(1, 14, 20, ready=0))
-    with pytest.raises(DopplerError, match="back-to-back ops, and the trace has none"):
-        fit_dispatch_ns(trace_of(*spans))
-    assert fit_dispatch_ns(trace_of(*spans, span(0, 19, 30, ready=0))) == 9
+@pytest.mark.parametrize("other", [span(1, 14, 20), span(0, 14, 20, stream=1)])
+def test_dispatch_refuses_a_run_on_two_devices_or_streams(other: OpSpan) -> None:
+    with pytest.raises(DopplerError, match="a run on one stream, and the trace has 2"):
+        fit_dispatch_ns(trace_of(span(0, 0, 10), span(0, 12, 20), other))
 
 
 def test_dispatch_leaves_out_skipped_iterations() -> None:
-    spans = (span(0, 0, 10), span(0, 90, 100, ready=0), span(0, 104, 110, ready=0, iteration=1))
+    spans = (span(0, 0, 10), span(0, 90, 100), span(0, 104, 110, iteration=1))
     assert fit_dispatch_ns(trace_of(*spans), skip_iterations=1) == 4
-    with pytest.raises(DopplerError, match="back-to-back"):
-        fit_dispatch_ns(trace_of(*spans), skip_iterations=2)
+
+
+def test_dispatch_needs_two_ops() -> None:
+    for trace, skip in ((trace_of(), 0), (trace_of(span(0, 0, 10)), 0)):
+        with pytest.raises(DopplerError, match="two ops or more, and the trace has fewer"):
+            fit_dispatch_ns(trace, skip)
+    with pytest.raises(DopplerError, match="two ops or more"):
+        fit_dispatch_ns(trace_of(span(0, 0, 10), span(0, 12, 20)), skip_iterations=1)
 
 
 def test_latency_is_the_median_over_transfers_to_idle_devices() -> None:
