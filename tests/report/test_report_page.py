@@ -221,9 +221,9 @@ def test_ratios_of_the_sentence_by_hand(report):
     rows = (_timed(learned, 100), _timed(annealing, 125), _timed(single, 250))
     text = summary_sentence(dataclasses.replace(report, planners=rows))
     assert "1.25x as fast as the best baseline (annealing) and 2.50x as fast as a single" in text
-    assert "overlaps" not in text
+    assert "overlap" not in text
     close = (_timed(learned, 100), _timed(annealing, 102))
-    assert "overlaps" in summary_sentence(dataclasses.replace(report, planners=close))
+    assert "overlap" in summary_sentence(dataclasses.replace(report, planners=close))
     alone = (_timed(learned, 100),)
     assert "as fast as" not in summary_sentence(dataclasses.replace(report, planners=alone))
 
