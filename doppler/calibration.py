@@ -7,6 +7,7 @@ a spread plan, for several environment counts, and on the layout that owns all c
 
 import dataclasses
 import datetime
+import hashlib
 import json
 import os
 import statistics
@@ -17,12 +18,13 @@ from pathlib import Path
 from doppler.config import CalibrationSettings, JobConfig
 from doppler.coordinator.templates import dp_only_devices
 from doppler.core.codecs.fields import decode, encode
-from doppler.core.errors import FormatError
+from doppler.core.costs import Costs
+from doppler.core.errors import ConfigError, FormatError
 from doppler.core.hardware import Hardware
 from doppler.core.layout import Layout, all_cores_layout, per_core_layout
 from doppler.core.plan import Plan, make_plan
 from doppler.core.problem import Objective, Problem
-from doppler.core.serialize import read_json, write_atomic
+from doppler.core.serialize import load_costs, read_json, write_atomic
 from doppler.jobs import RealJob, build_job
 from doppler.planners.mask import make_mask
 from doppler.provenance import content_key, describe_machine, versions
@@ -32,7 +34,6 @@ from simulator.calibrate import Observation, fit_dispatch_ns, fit_latency_ns, ob
 from simulator.costs.measured import CostEntry, CostTable, fit_entries
 
 SCHEMA_VERSION = 1
-DEFAULT_LATENCY_NS = 20_000
 CACHE_VARIABLE = "XDG_CACHE_HOME"
 TURNS = 4
 """Short runs per plan, one plan after the other."""
@@ -65,7 +66,8 @@ class Calibration:
         key: Content key of machine, versions and job.
         entries: Op times.
         dispatch: The runtime's own cost.
-        publish_ns: From a producer's end to the arrival at an idle worker.
+        publish_ns: From a producer's end to the arrival at an idle worker; 0 = not measured
+            (one device has nobody to publish to).
         provenance: Where it comes from.
     """
 
@@ -84,7 +86,9 @@ class Calibration:
         )
 
     def hardware(self, hardware: Hardware) -> Hardware:
-        """Returns the hardware with the measured latency between the cores of a host."""
+        """Returns the hardware with the latency between the cores of a host, if measured."""
+        if self.publish_ns == 0:
+            return hardware
         return dataclasses.replace(
             hardware,
             processors=tuple(
@@ -92,6 +96,11 @@ class Calibration:
                 for p in hardware.processors
             ),
         )
+
+    @property
+    def publish_text(self) -> str:
+        """The latency between workers in words."""
+        return f"{self.publish_ns / 1e3:.1f} us" if self.publish_ns else "not measured"
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,10 +117,44 @@ def cache_folder(setting: str | None) -> Path:
     return Path(base) / "doppler" / "cost_tables"
 
 
-def calibration_key(settings: JobConfig, hardware: Hardware, counts: list[float]) -> str:
-    """Returns the content key: machine, versions, job and environment counts (no seed)."""
-    job = {item.name: getattr(settings, item.name) for item in dataclasses.fields(settings)}
-    return content_key(hardware, {**job, "env_counts": counts})
+def calibration_key(
+    settings: JobConfig, hardware: Hardware, calibration: CalibrationSettings
+) -> str:
+    """Returns the content key: machine, versions, job, how it is measured (no seed).
+
+    A custom job's file counts by its content, not by where it lies.
+
+    Raises:
+        ConfigError: If that file cannot be read.
+    """
+    job = {**dataclasses.asdict(settings), "path": _file_digest(settings.path)}
+    measured = dataclasses.asdict(calibration)
+    del measured["refresh"]
+    return content_key(hardware, {"job": job, "calibration": measured})
+
+
+def _file_digest(path: str | None) -> str | None:
+    if path is None:
+        return None
+    try:
+        return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+    except OSError as error:
+        raise ConfigError(
+            f"job.path is a Python file, and {path!r} cannot be read: {error.strerror}"
+        ) from error
+
+
+def load_costs_or_table(path: Path, problem: Problem) -> Costs:
+    """Returns the costs of a cost file, or those of a cost table as a result folder holds it.
+
+    Raises:
+        FormatError: If the file is damaged, or neither.
+        DopplerError: If it does not fit the problem.
+    """
+    document = read_json(path)
+    if isinstance(document, dict) and "calibration" in document:
+        return load_calibration(path).table().costs(problem)
+    return load_costs(path, problem)
 
 
 def save_calibration(path: Path, calibration: Calibration) -> None:
@@ -149,9 +192,9 @@ def load_or_calibrate(
     progress: Progress,
 ) -> tuple[Calibration, bool]:
     """Returns the calibration of a job, and whether it came from the cache."""
-    key = calibration_key(settings, hardware, calibration.env_counts)
+    key = calibration_key(settings, hardware, calibration)
     path = cache / f"{key}.json"
-    if path.exists():
+    if path.exists() and not calibration.refresh:
         stored = load_calibration(path)
         if stored.key != key:
             raise FormatError(f"cost table {str(path)!r} was made for key {stored.key}, not {key}")
@@ -183,7 +226,7 @@ def calibrate(
         if count == settings.envs_per_shard or cpu.num_units == 1:
             bench.measure_single(job, hardware, all_cores_layout(cpu))
     return Calibration(
-        key=calibration_key(settings, hardware, calibration.env_counts),
+        key=calibration_key(settings, hardware, calibration),
         entries=fit_entries(bench.observations),
         dispatch=bench.dispatch(),
         publish_ns=bench.publish_ns(),
@@ -244,8 +287,8 @@ class _Bench:
         )
 
     def publish_ns(self) -> int:
-        """Returns the latency between workers."""
-        return round(statistics.median(self._latency)) if self._latency else DEFAULT_LATENCY_NS
+        """Returns the latency between workers, at least 1; 0 if there was none to measure."""
+        return max(1, round(statistics.median(self._latency))) if self._latency else 0
 
     def _measure(self, executor: CoreExecutor, problem: Problem, plan: Plan, job: RealJob) -> None:
         layout = problem.cluster.name.rpartition("/")[2]
@@ -257,7 +300,8 @@ class _Bench:
         self.observations += observe(problem, trace, 1)
         device = problem.cluster.devices[0]
         key = (device.kind, len(device.cores))
-        self._dispatch.setdefault(key, []).append(fit_dispatch_ns(trace, 1))
+        if len(set(plan.placement)) == 1:
+            self._dispatch.setdefault(key, []).append(fit_dispatch_ns(trace, 1))
         latency = fit_latency_ns(problem, trace, 1)
         if latency is not None:
             self._latency.append(latency)

@@ -11,11 +11,13 @@ from doppler.compose import compose_config, flat_keys
 from doppler.config import (
     JOBS,
     CalibrateConfig,
+    CompareConfig,
     LearnConfig,
     PlanConfig,
     ProbeConfig,
     ReportConfig,
     RunConfig,
+    SimulateConfig,
 )
 from doppler.core.errors import DopplerError, nearest
 
@@ -71,13 +73,13 @@ COMMANDS: dict[str, Command] = {
         examples=("doppler plan graph=g.json cluster=c.json planner=heft output=plan.json",),
     ),
     "compare": Command(
-        schema=PlanConfig,
+        schema=CompareConfig,
         run=commands.compare,
         about="Run several planners on one graph at equal budget and print the table.",
         examples=("doppler compare graph=g.json cluster=c.json budget=5000",),
     ),
     "simulate": Command(
-        schema=PlanConfig,
+        schema=SimulateConfig,
         run=commands.simulate,
         about="Simulate a stored plan and write its trace (Chrome/Perfetto).",
         examples=("doppler simulate graph=g.json cluster=c.json plan=plan.json output=t.json",),
@@ -131,6 +133,11 @@ def _run(words: list[str]) -> int:
     if any(word in ("-h", "--help") for word in rest):
         print(_help(name, command))
         return 0
+    bare = [word for word in rest if "=" not in word]
+    if command.positional and len(bare) > 1:
+        raise DopplerError(
+            f"doppler {name} takes one {command.positional}, and {bare[1]!r} is a second one"
+        )
     overrides = [
         f"{command.positional}={_quoted(word)}" if command.positional and "=" not in word else word
         for word in rest

@@ -1,5 +1,6 @@
 """What each command does; `doppler.cli` picks one."""
 
+import dataclasses
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,22 +16,29 @@ from doppler.api import (
     score_plan,
 )
 from doppler.api import simulate as simulate_plan
-from doppler.calibration import cache_folder, load_or_calibrate
+from doppler.calibration import cache_folder, load_costs_or_table, load_or_calibrate
+from doppler.compose import overridden_keys
 from doppler.config import (
     CalibrateConfig,
+    CompareConfig,
+    GraphConfig,
     LearnConfig,
     PlanConfig,
     ProbeConfig,
     ReportConfig,
     RunConfig,
+    SimulateConfig,
 )
 from doppler.console import View
 from doppler.core.costs import Costs
 from doppler.core.errors import ConfigError
 from doppler.core.problem import Objective, Problem
-from doppler.core.serialize import load_cluster, load_costs, load_graph, load_plan, save
+from doppler.core.serialize import load_cluster, load_graph, load_plan, save
+from doppler.jobs import resolve_job
+from doppler.learn_run import LEARNED
 from doppler.learning import learn as learn_job
 from doppler.learning import show_probe
+from doppler.planners.registry import get_planner, planner_names
 from doppler.report.chrome_trace import write_chrome_trace
 from doppler.report.html import rebuild_page, write_report
 from doppler.report.tables import summary
@@ -55,6 +63,8 @@ from executor.probe import probe as probe_machine
 
 def learn(config: LearnConfig, command: Sequence[str]) -> None:
     """Calibrates, learns, runs, compares and writes the result folder."""
+    config = dataclasses.replace(config, job=resolve_job(config.job, overridden_keys(command)))
+    _check_planners([name for name in config.planners if name != LEARNED])
     view = View()
     start = time.perf_counter()
     folders: list[Path] = []
@@ -95,17 +105,21 @@ def run(config: RunConfig, command: Sequence[str]) -> None:
 
 def plan(config: PlanConfig, command: Sequence[str]) -> None:
     """Places a graph with one planner."""
+    _check_planners([config.planner])
+    output = _output(config.output)
     problem, costs = _problem(config)
     result = plan_problem(problem, costs, config.planner, config.budget, config.seed)
     view = View()
     view.show(_result_table(problem, [result]))
-    if config.output is not None:
-        save(result.plan, Path(config.output), problem)
+    if output is not None:
+        save(result.plan, output, problem)
         view.line(f"plan: {config.output}")
 
 
-def compare(config: PlanConfig, command: Sequence[str]) -> None:
+def compare(config: CompareConfig, command: Sequence[str]) -> None:
     """Runs several planners at equal budget."""
+    _check_planners(config.planners)
+    output = _output(config.output)
     problem, costs = _problem(config)
     view = View()
     with view.progress("planners", len(config.planners)) as advance:
@@ -118,13 +132,14 @@ def compare(config: PlanConfig, command: Sequence[str]) -> None:
             on_result=lambda r: advance(1, f"{r.planner} {r.value_ns / 1e6:.3f} ms"),
         )
     view.show(_result_table(problem, results))
-    if config.output is not None:
-        save(results[0].plan, Path(config.output), problem)
+    if output is not None:
+        save(results[0].plan, output, problem)
         view.line(f"best plan: {config.output}")
 
 
-def simulate(config: PlanConfig, command: Sequence[str]) -> None:
+def simulate(config: SimulateConfig, command: Sequence[str]) -> None:
     """Simulates a stored plan."""
+    output = _output(config.output)
     problem, costs = _problem(config)
     stored = load_plan(_file(config.plan, "plan"), problem)
     trace = simulate_plan(problem, stored, costs, config.iterations)
@@ -134,15 +149,16 @@ def simulate(config: PlanConfig, command: Sequence[str]) -> None:
         view.line(f"period: {score_plan(problem, costs, stored) / 1e6:.3f} ms")
     for device, peak in zip(problem.cluster.devices, trace.peak_bytes, strict=True):
         view.line(f"peak memory of {device.name}: {peak / 2**20:.1f} MiB")
-    if config.output is not None:
-        write_chrome_trace(Path(config.output), problem.graph, problem.cluster, trace)
+    if output is not None:
+        write_chrome_trace(output, problem.graph, problem.cluster, trace)
         view.line(f"trace: {config.output}")
 
 
 def calibrate(config: CalibrateConfig, command: Sequence[str]) -> None:
     """Measures a job's components."""
+    config = dataclasses.replace(config, job=resolve_job(config.job, overridden_keys(command)))
     view = View()
-    found = probe_machine(shm_dir=config.run.shm_dir)
+    found = probe_machine(shm_dir=config.executor.shm_dir)
     with view.progress("measuring the job's ops", None) as advance:
         calibration, from_cache = load_or_calibrate(
             config.job,
@@ -150,7 +166,7 @@ def calibrate(config: CalibrateConfig, command: Sequence[str]) -> None:
             config.calibration,
             cache_folder(config.cost_cache),
             seed=config.seed,
-            options=ExecutorOptions(shm_dir=config.run.shm_dir),
+            options=ExecutorOptions(shm_dir=config.executor.shm_dir),
             progress=lambda note: advance(1, note),
         )
     table = Table(title=f"{config.job.name}: op times" + (" (stored)" if from_cache else ""))
@@ -167,16 +183,17 @@ def calibrate(config: CalibrateConfig, command: Sequence[str]) -> None:
             str(entry.count),
         )
     view.show(table)
-    view.line(f"publish latency {calibration.publish_ns / 1e3:.1f} us")
+    view.line(f"publish latency: {calibration.publish_text}")
 
 
 def probe(config: ProbeConfig, command: Sequence[str]) -> None:
     """Shows what this machine has."""
+    output = _output(config.output)
     view = View()
     found = probe_machine()
     show_probe(found, view)
-    if config.output is not None:
-        save(found.hardware, Path(config.output))
+    if output is not None:
+        save(found.hardware, output)
         view.line(f"hardware: {config.output}")
 
 
@@ -185,13 +202,31 @@ def report(config: ReportConfig, command: Sequence[str]) -> None:
     View().line(f"report: {rebuild_page(Path(config.folder))}")
 
 
-def _problem(config: PlanConfig) -> tuple[Problem, Costs]:
+def _problem(config: GraphConfig) -> tuple[Problem, Costs]:
     graph = load_graph(_file(config.graph, "graph"))
     cluster = load_cluster(_file(config.cluster, "cluster"))
-    objective = None if config.objective is None else Objective[config.objective.name]
-    problem = make_problem(graph, cluster, objective=objective)
-    stored = None if config.costs is None else load_costs(Path(config.costs), problem)
+    problem = make_problem(graph, cluster, objective=config.objective)
+    stored = None if config.costs is None else load_costs_or_table(Path(config.costs), problem)
     return problem, resolve_costs(problem, stored)
+
+
+def _check_planners(names: Sequence[str]) -> None:
+    """Refuses unknown planners and none at all before anything takes time."""
+    if not names:
+        raise ConfigError(f"planners names at least one of {', '.join(planner_names())}")
+    for name in names:
+        get_planner(name)
+
+
+def _output(path: str | None) -> Path | None:
+    if path is None:
+        return None
+    output = Path(path)
+    if not output.parent.is_dir():
+        raise ConfigError(f"output is a file in a folder that exists, and {path!r} is in none")
+    if output.is_dir():
+        raise ConfigError(f"output is a file, and {path!r} is a folder")
+    return output
 
 
 def _file(path: str, name: str) -> Path:

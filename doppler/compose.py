@@ -2,6 +2,7 @@
 
 import dataclasses
 import enum
+import typing
 from collections.abc import Sequence
 from typing import Any
 
@@ -92,7 +93,9 @@ def _check_overrides(schema: type[Any], words: Sequence[str]) -> None:
 
 
 def _check_choice(key: str, item: dataclasses.Field[Any], value: object) -> None:
-    if isinstance(item.type, type) and issubclass(item.type, enum.Enum):
-        names = [member.name for member in item.type]
+    kinds = typing.get_args(item.type) or (item.type,)
+    choice = next((k for k in kinds if isinstance(k, type) and issubclass(k, enum.Enum)), None)
+    if choice is not None and not (value is None and type(None) in kinds):
+        names = [member.name for member in choice]
         if str(value) not in names:
             raise ConfigError(f"{key} has no value {str(value)!r}; {nearest(str(value), names)}")

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from doppler.core.errors import ConfigError
+from doppler.core.problem import Objective
 from executor.drl.config import PPOJobConfig
 from executor.drl.presets import PRESETS
 
@@ -36,13 +37,6 @@ class OnFailure(enum.Enum):
 
     stop = "stop"
     replan = "replan"
-
-
-class PlacementMode(enum.Enum):
-    """What the objective of a problem is."""
-
-    makespan = "makespan"
-    period = "period"
 
 
 def _at_least(owner: object, low: float, *names: str) -> None:
@@ -117,17 +111,31 @@ class CalibrationSettings:
     warmup: int = setting(3, "iterations that are run and thrown away")
     iterations: int = setting(8, "iterations that are kept per plan")
     env_counts: list[float] = setting(
-        [0.5, 1.0, 2.0], "environment counts to measure, relative to job.envs_per_shard"
+        [0.5, 1.0, 2.0],
+        "environment counts to measure, relative to job.envs_per_shard; 1.0 is always among them",
     )
+    refresh: bool = setting(False, "measure again, even if a stored cost table fits")
 
     def __post_init__(self) -> None:
         _at_least(self, 0, "warmup")
         _at_least(self, 3, "iterations")
+        if any(count <= 0 for count in self.env_counts):
+            raise ConfigError(
+                f"CalibrationSettings: env_counts are above 0, and they are {self.env_counts}"
+            )
+        self.env_counts = sorted({*self.env_counts, 1.0})
+
+
+@dataclass(slots=True, kw_only=True)
+class ExecutorSettings:
+    """What the executor takes from the machine."""
+
+    shm_dir: str = setting("/dev/shm", "mount that shared memory is taken from")
 
 
 @dataclass(slots=True, kw_only=True)
 class RunSettings:
-    """How the executor runs a job."""
+    """How long a job runs, and what happens on the way."""
 
     iterations: int = setting(100, "iterations to run")
     target_reward: float | None = setting(None, "stop when the mean return reaches this, or null")
@@ -136,7 +144,6 @@ class RunSettings:
     on_failure: OnFailure = setting(
         OnFailure.stop, "replan: go on from the last checkpoint on the devices that are left"
     )
-    shm_dir: str = setting("/dev/shm", "mount that shared memory is taken from")
 
     def __post_init__(self) -> None:
         _at_least(self, 1, "iterations")
@@ -166,7 +173,7 @@ class LearnConfig:
     training: TrainingSettings = setting(TrainingSettings, "stages I to III")
     calibration: CalibrationSettings = setting(CalibrationSettings, "measuring components")
     comparison: ComparisonSettings = setting(ComparisonSettings, "measuring plans")
-    run: RunSettings = setting(RunSettings, "the executor")
+    executor: ExecutorSettings = setting(ExecutorSettings, "the executor")
     layout: LayoutName = setting(LayoutName.auto, "how the cores are cut into devices")
     planners: list[str] = setting(
         ["single_device", "round_robin", "critical_path", "heft", "annealing", "dp_only"],
@@ -185,34 +192,77 @@ class RunConfig:
 
     plan: str = setting("", "plan.json of an earlier run, or the folder that holds it")
     job: JobConfig = setting(JobConfig, "the job; must be the one that the plan was made for")
-    run: RunSettings = setting(RunSettings, "the executor")
+    run: RunSettings = setting(RunSettings, "how long to run, and what happens on the way")
+    executor: ExecutorSettings = setting(ExecutorSettings, "the executor")
     results: str = setting("results", "folder that result folders are made in")
     seed: int = setting(0, "seed of the job")
 
 
 @dataclass(slots=True, kw_only=True)
-class PlanConfig:
-    """doppler plan: place one's own graph on one's own cluster."""
+class GraphConfig:
+    """One's own graph on one's own cluster: what plan, compare and simulate share."""
 
     graph: str = setting("", "graph file (JSON)")
     cluster: str = setting("", "cluster file (JSON)")
-    costs: str | None = setting(None, "cost file (JSON); null = roofline from the cluster's rates")
-    planner: str = setting("learned", "planner that makes the plan")
-    planners: list[str] = setting(
-        ["single_device", "round_robin", "critical_path", "heft", "annealing", "learned"],
-        "planners that `doppler compare` runs",
+    costs: str | None = setting(
+        None,
+        "cost file (JSON), or the cost_table.json of a result folder; null = roofline from the "
+        "cluster's rates",
     )
-    plan: str = setting("", "plan file that `doppler simulate` runs")
-    budget: int = setting(3000, "plans that a planner may simulate")
-    objective: PlacementMode | None = setting(
+    objective: Objective | None = setting(
         None, "makespan or period; null = period where the graph is loop-carried"
     )
-    iterations: int = setting(1, "iterations that `doppler simulate` runs")
-    output: str | None = setting(None, "file that the plan (or the trace) is written to")
+
+    def __post_init__(self) -> None:
+        if self.objective is Objective.p95:
+            raise ConfigError(
+                "objective is makespan or period here: p95 needs perturbed costs, which no file "
+                "gives"
+            )
+
+
+@dataclass(slots=True, kw_only=True)
+class PlanConfig(GraphConfig):
+    """doppler plan: place a graph with one planner."""
+
+    planner: str = setting("learned", "planner that makes the plan")
+    budget: int = setting(3000, "plans that the planner may simulate")
+    output: str | None = setting(None, "file that the plan is written to")
     seed: int = setting(0, "seed of the planner")
 
     def __post_init__(self) -> None:
-        _at_least(self, 1, "budget", "iterations")
+        GraphConfig.__post_init__(self)
+        _at_least(self, 1, "budget")
+
+
+@dataclass(slots=True, kw_only=True)
+class CompareConfig(GraphConfig):
+    """doppler compare: several planners at equal budget."""
+
+    planners: list[str] = setting(
+        ["single_device", "round_robin", "critical_path", "heft", "annealing", "learned"],
+        "planners to run",
+    )
+    budget: int = setting(3000, "plans that each planner may simulate")
+    output: str | None = setting(None, "file that the best plan is written to")
+    seed: int = setting(0, "seed of every planner")
+
+    def __post_init__(self) -> None:
+        GraphConfig.__post_init__(self)
+        _at_least(self, 1, "budget")
+
+
+@dataclass(slots=True, kw_only=True)
+class SimulateConfig(GraphConfig):
+    """doppler simulate: run a stored plan in the simulator."""
+
+    plan: str = setting("", "plan file (JSON)")
+    iterations: int = setting(1, "iterations to run")
+    output: str | None = setting(None, "file that the trace is written to")
+
+    def __post_init__(self) -> None:
+        GraphConfig.__post_init__(self)
+        _at_least(self, 1, "iterations")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -223,7 +273,7 @@ class CalibrateConfig:
 
     job: JobConfig = setting(JobConfig, "the job (group)")
     calibration: CalibrationSettings = setting(CalibrationSettings, "how long to measure")
-    run: RunSettings = setting(RunSettings, "the executor")
+    executor: ExecutorSettings = setting(ExecutorSettings, "the executor")
     cost_cache: str | None = setting(None, "folder of measured cost tables; null = the user cache")
     seed: int = setting(0, "seed of the job")
 

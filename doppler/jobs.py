@@ -1,14 +1,16 @@
 """From settings to what runs: a job's graph, and the recipe that every worker builds it from."""
 
-from dataclasses import dataclass, fields
+from collections.abc import Collection
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
 
-from doppler.config import JOBS, JobConfig
-from doppler.core.errors import ConfigError
+from doppler.config import JobConfig
+from doppler.core.errors import ConfigError, nearest
 from doppler.core.graph import DataflowGraph
 from doppler.graphs.drl_job import DRLJobShape, OpSize, build_drl_job
 from doppler.graphs.tensor_program import TensorProgram
 from executor.drl.config import PPOJobConfig
-from executor.drl.custom import custom_job_config
+from executor.drl.custom import custom_job_config, load_settings
 from executor.drl.job import PPOJob
 from executor.job_spec import JobSpec
 
@@ -98,40 +100,69 @@ def tensor_spec(program: TensorProgram, seed: int = 0) -> JobSpec:
     )
 
 
+def resolve_job(settings: JobConfig, overridden: Collection[str]) -> JobConfig:
+    """Returns a job's settings with those of its class filled in, if it has one.
+
+    What the user sets wins over the class's settings, which win over the preset.
+
+    Args:
+        settings: Preset and what the user set.
+        overridden: Keys that the user set, such as `job.gamma`.
+
+    Raises:
+        ConfigError: If file, class or a setting do not keep to the protocol.
+    """
+    if settings.path is None:
+        return settings
+    if "job.env" in overridden:
+        raise ConfigError(
+            f"the class of a custom job gives its environment, and job.env={settings.env} is set "
+            "beside job.path"
+        )
+    path = str(Path(settings.path).resolve())
+    values = _shared_values(settings)
+    own = load_settings(path, _class_name(settings))
+    for key in own:
+        if key not in values:
+            raise ConfigError(
+                f"settings of class {settings.name!r} are those of a job, and {key!r} is none; "
+                f"{nearest(key, values)}"
+            )
+    values |= {key: value for key, value in own.items() if f"job.{key}" not in overridden}
+    config = custom_job_config(path, settings.name, values)
+    resolved = {key: getattr(config, key) for key in values}
+    return replace(settings, **{**resolved, "env": "", "path": path, "hidden": list(config.hidden)})
+
+
 def ppo_config(settings: JobConfig, seed: int) -> PPOJobConfig:
-    """Returns the executor's form of a job's settings.
+    """Returns the executor's form of a job's settings; those of a custom job are resolved ones.
 
     Raises:
         ConfigError: If a setting is out of range.
     """
-    custom = settings.path is not None
-    if custom and not settings.name:
-        raise ConfigError("a custom job names its class: set job.name=ClassName beside job.path")
-    if not custom and not settings.env:
+    values = {**_shared_values(settings), "seed": seed}
+    if settings.path is not None:
+        return custom_job_config(settings.path, _class_name(settings), values)
+    if not settings.env:
         raise ConfigError(
             "a job names its environment: set job.env=ant (or a gymnasium id), or job.path and "
             "job.name for a class of your own"
         )
+    return PPOJobConfig.from_dict({**values, "environment": _environment(settings.env)})
+
+
+def _shared_values(settings: JobConfig) -> dict[str, object]:
+    """Settings that are fields of `PPOJobConfig`, too."""
     values = {item.name: getattr(settings, item.name) for item in fields(settings)}
-    values["hidden"] = list(settings.hidden)
-    values["env_python"] = settings.env_python or ""
-    values["seed"] = seed
     for name in ("name", "env", "path"):
         del values[name]
-    if not custom:
-        values["environment"] = _environment(settings.env)
-        return PPOJobConfig.from_dict(values)
-    # What the user changed beats the class's settings, which beat the defaults.
-    default = JOBS["custom"]
-    changed = {
-        key: value
-        for key, value in values.items()
-        if key == "seed" or (key != "env_python" and value != getattr(default, key))
-    }
-    if settings.env_python:
-        changed["env_python"] = settings.env_python
-    assert settings.path is not None
-    return custom_job_config(settings.path, settings.name, changed)
+    return {**values, "env_python": settings.env_python or ""}
+
+
+def _class_name(settings: JobConfig) -> str:
+    if not settings.name:
+        raise ConfigError("a custom job names its class: set job.name=ClassName beside job.path")
+    return settings.name
 
 
 def _environment(name: str) -> str:

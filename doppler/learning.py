@@ -39,9 +39,9 @@ def learn(config: LearnConfig, command: Sequence[str], folder_of: FolderOf, view
     """
     clock = Clock()
     view.section("1  Probe")
-    found = probe(shm_dir=config.run.shm_dir)
+    found = probe(shm_dir=config.executor.shm_dir)
     show_probe(found, view)
-    options = ExecutorOptions(shm_dir=config.run.shm_dir)
+    options = ExecutorOptions(shm_dir=config.executor.shm_dir)
     clock.mark("probe")
 
     view.section("2  Calibrate")

@@ -1,4 +1,4 @@
-"""Where a number comes from: command, versions, revision, machine."""
+"""Where a number comes from: versions, revision, machine."""
 
 import hashlib
 import importlib.metadata
@@ -6,31 +6,13 @@ import json
 import platform
 import subprocess
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
+from doppler import __version__
 from doppler.core.hardware import Hardware
 
 PACKAGES = ("torch", "torch-geometric", "numba", "numpy", "mujoco", "gymnasium", "simpy")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Provenance:
-    """What is needed to repeat a run.
-
-    Attributes:
-        command: The exact command line.
-        seed: Seed of everything random.
-        revision: Git revision of the code, "unknown" outside a checkout.
-        versions: Package -> version, Python included.
-        machine: Processors in words.
-    """
-
-    command: str
-    seed: int
-    revision: str
-    versions: Mapping[str, str]
-    machine: str
 
 
 def versions() -> dict[str, str]:
@@ -45,9 +27,15 @@ def versions() -> dict[str, str]:
 
 
 def revision() -> str:
-    """Returns the git revision of this code, with "+" if files differ, or "unknown"."""
-    folder = Path(__file__).resolve().parent
+    """Returns the git revision of this code, with "+" if files differ.
+
+    "unknown" where no repository tracks this very file: an installed package may lie inside the
+    checkout of something else.
+    """
+    file = Path(__file__).resolve()
+    folder = file.parent
     try:
+        _git(folder, "ls-files", "--error-unmatch", file.name)
         head = _git(folder, "rev-parse", "--short=12", "HEAD")
         dirty = _git(folder, "status", "--porcelain", "--untracked-files=no")
     except (OSError, subprocess.SubprocessError):
@@ -72,10 +60,13 @@ def describe_machine(hardware: Hardware) -> str:
 
 
 def content_key(hardware: Hardware, settings: Mapping[str, object]) -> str:
-    """Returns the key that a measured cost table is cached by: machine, versions, job."""
+    """Returns the key that a measured cost table is cached by: processors, versions, settings.
+
+    The host's name is left out: it changes where the machine does not.
+    """
     document = {
-        "hardware": asdict(hardware),
-        "versions": versions(),
+        "hardware": {key: value for key, value in asdict(hardware).items() if key != "name"},
+        "versions": {"doppler": __version__, **versions()},
         "settings": dict(settings),
     }
     text = json.dumps(document, sort_keys=True, default=str)

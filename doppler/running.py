@@ -18,7 +18,7 @@ from doppler.calibration import load_calibration
 from doppler.compose import overridden_keys
 from doppler.config import JobConfig, OnFailure, RunConfig
 from doppler.console import View
-from doppler.core.cluster import Cluster
+from doppler.core.cluster import Cluster, Device
 from doppler.core.errors import (
     ConfigError,
     ExecutionError,
@@ -29,7 +29,7 @@ from doppler.core.errors import (
 from doppler.core.plan import Plan
 from doppler.core.problem import Objective, Problem
 from doppler.core.serialize import load_cluster, load_plan, save
-from doppler.jobs import RealJob, build_job
+from doppler.jobs import RealJob, build_job, resolve_job
 from doppler.measure import measured_period_ns
 from doppler.planners.base import Budget
 from doppler.planners.registry import get_planner
@@ -49,6 +49,7 @@ from doppler.results import (
 from doppler.session import JobSession
 from executor.checkpoint import Checkpoint
 from executor.options import ExecutorOptions
+from simulator.costs.measured import CostTable
 from simulator.scorer import CompiledScorer
 
 WINDOW = 10
@@ -70,11 +71,10 @@ def run_plan(config: RunConfig, command: Sequence[str], view: View) -> Path:
     cluster = load_cluster(source / CLUSTER_FILE)
     problem = Problem(graph=job.graph, cluster=cluster, objective=Objective.period)
     plan = load_plan(plan_path, problem)
-    if config.run.on_failure is OnFailure.replan and not (source / COSTS_FILE).exists():
-        raise ConfigError(
-            f"run.on_failure=replan plans with {COSTS_FILE} beside the plan, and "
-            f"{str(source)!r} has none"
-        )
+    table = None
+    if config.run.on_failure is OnFailure.replan:
+        table = _cost_table(source)
+        table.costs(problem)  # what it lacks is said now, not when a device is lost
     checkpoint = None
     if config.run.resume is not None:
         checkpoint = load_checkpoint(Path(config.run.resume))
@@ -84,7 +84,7 @@ def run_plan(config: RunConfig, command: Sequence[str], view: View) -> Path:
     save(job.graph, folder / GRAPH_FILE)
     if (source / COSTS_FILE).exists():
         shutil.copyfile(source / COSTS_FILE, folder / COSTS_FILE)
-    runner = _Runner(config, job, source, folder, view)
+    runner = _Runner(config, job, table, folder, view)
     runner.run(_Situation(problem=problem, plan=plan), checkpoint)
     link_latest(folder)
     return folder
@@ -125,15 +125,15 @@ class _Runner:
     """Runs windows until the job has its iterations or its reward."""
 
     def __init__(
-        self, config: RunConfig, job: RealJob, source: Path, folder: Path, view: View
+        self, config: RunConfig, job: RealJob, table: CostTable | None, folder: Path, view: View
     ) -> None:
         self._settings = config.run
         self._seed = config.seed
         self._job = job
-        self._source = source
+        self._table = table
         self._folder = folder
         self._view = view
-        self._options = ExecutorOptions(shm_dir=config.run.shm_dir)
+        self._options = ExecutorOptions(shm_dir=config.executor.shm_dir)
         self._left: tuple[int, ...] = ()
 
     def run(self, situation: _Situation, checkpoint: Checkpoint | None) -> None:
@@ -145,11 +145,13 @@ class _Runner:
                 self._run_on(situation, checkpoint, goal)
                 return
             except (WorkerDiedError, WorkerHungError) as error:
-                if self._settings.on_failure is OnFailure.stop:
+                if self._table is None:
                     raise
-                situation = self._recover(situation, error)
+                situation = self._recover(situation, self._table, error)
                 stored = self._folder / CHECKPOINT_FILE
                 checkpoint = load_checkpoint(self._folder) if stored.exists() else checkpoint
+                where = "from the beginning" if checkpoint is None else "from the last checkpoint"
+                self._view.line(f"going on {where}")
 
     def _run_on(self, situation: _Situation, checkpoint: Checkpoint | None, goal: int) -> None:
         settings = self._settings
@@ -186,7 +188,9 @@ class _Runner:
             path = save_checkpoint(executor.checkpoint(), self._folder)
             self._view.line(f"{executor.iteration} iterations done; checkpoint: {path}")
 
-    def _recover(self, situation: _Situation, error: ExecutionError) -> _Situation:
+    def _recover(
+        self, situation: _Situation, table: CostTable, error: ExecutionError
+    ) -> _Situation:
         """Plans for the devices that are left.
 
         Raises:
@@ -197,24 +201,38 @@ class _Runner:
         kept = [old.devices[device] for device in self._left]
         if not kept:
             raise error
-        names = {device.name for device in kept}
-        cluster = Cluster(
-            name=f"{old.name}-{'+'.join(sorted(names))}",
-            devices=tuple(kept),
-            links=tuple(link for link in old.links if {link.src, link.dst} <= names),
-        )
+        cluster = surviving_cluster(old, kept)
         problem = dataclasses.replace(situation.problem, cluster=cluster)
-        costs = load_calibration(self._source / COSTS_FILE).table().costs(problem)
+        costs = table.costs(problem)
         plan = get_planner(REPLANNER)(
             problem,
             CompiledScorer(problem, costs),
             Budget(REPLAN_BUDGET),
             np.random.default_rng(self._seed),
         )
-        self._view.line(
-            f"re-planned on {', '.join(sorted(names))}; going on from the last checkpoint"
-        )
+        self._view.line(f"re-planned on {', '.join(device.name for device in kept)}")
         return _Situation(problem=problem, plan=plan)
+
+
+def surviving_cluster(old: Cluster, kept: Sequence[Device]) -> Cluster:
+    """Returns a cluster of the devices that are left, with the links and routes among them."""
+    names = {device.name for device in kept}
+    return Cluster(
+        name=f"{old.name}-{'+'.join(sorted(names))}",
+        devices=tuple(kept),
+        links=tuple(link for link in old.links if {link.src, link.dst} <= names),
+        routes=tuple(r for r in old.routes if {r.src, r.dst, *r.via} <= names),
+    )
+
+
+def _cost_table(source: Path) -> CostTable:
+    path = source / COSTS_FILE
+    if not path.exists():
+        raise ConfigError(
+            f"run.on_failure=replan plans with {COSTS_FILE} beside the plan, and "
+            f"{str(source)!r} has none"
+        )
+    return load_calibration(path).table()
 
 
 def _reached(target: float | None, reward: float | None) -> bool:
@@ -240,7 +258,7 @@ def _resolved(config: RunConfig, command: Sequence[str], source: Path) -> RunCon
     keys = overridden_keys(command)
     stored = source / CONFIG_FILE
     if "job" in keys or not stored.exists():
-        return config
+        return dataclasses.replace(config, job=resolve_job(config.job, keys))
     try:
         document: Any = OmegaConf.load(stored)
         job = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(JobConfig), document["job"]))

@@ -3,7 +3,15 @@
 import pytest
 
 from doppler.compose import compose_config, flat_keys
-from doppler.config import LayoutName, LearnConfig, OnFailure, PlanConfig, RunConfig
+from doppler.config import (
+    CompareConfig,
+    LayoutName,
+    LearnConfig,
+    OnFailure,
+    PlanConfig,
+    RunConfig,
+    SimulateConfig,
+)
 from doppler.core.errors import ConfigError
 
 
@@ -36,7 +44,7 @@ def test_enums_are_chosen_by_name():
         (LearnConfig, "job=ppo_antt", "job 'ppo_antt' is unknown; did you mean 'ppo_ant'"),
         (LearnConfig, "trainig.sim_episodes=5", "did you mean 'training.sim_episodes'"),
         (LearnConfig, "layout=per_cores", "did you mean 'per_core'"),
-        (LearnConfig, "run.on_failure=stopp", "did you mean 'stop'"),
+        (RunConfig, "run.on_failure=stopp", "did you mean 'stop'"),
         (LearnConfig, "seed=abc", "abc"),
         (LearnConfig, "training.sim_episodes=0", "sim_episodes is at least 10"),
         (LearnConfig, "training=3", "'training' is a group of settings"),
@@ -50,6 +58,6 @@ def test_mistakes_get_one_sentence(schema, word, message):
 
 
 def test_every_setting_has_a_line_of_help():
-    for schema in (LearnConfig, RunConfig, PlanConfig):
+    for schema in (LearnConfig, RunConfig, PlanConfig, CompareConfig, SimulateConfig):
         for key, item in flat_keys(schema).items():
             assert item.metadata.get("help"), key

@@ -2,10 +2,12 @@
 
 import pytest
 
-from doppler.compose import compose_config
-from doppler.config import JOBS, LearnConfig
+from doppler.compose import compose_config, overridden_keys
+from doppler.config import JOBS, LearnConfig, RunConfig
 from doppler.core.errors import ConfigError
-from doppler.jobs import build_job, ppo_config
+from doppler.jobs import build_job, ppo_config, resolve_job
+from doppler.results import write_settings
+from doppler.running import _resolved
 from executor.drl.presets import PRESETS
 
 CUSTOM = '''
@@ -37,16 +39,56 @@ def test_a_gymnasium_id_is_enough():
     assert ppo_config(config.job, 0).environment == "gym:InvertedPendulum-v5"
 
 
-def test_settings_of_a_custom_class_beat_defaults_and_the_command_line_beats_both(tmp_path):
+def resolved(words):
+    config = compose_config(LearnConfig, words)
+    return resolve_job(config.job, overridden_keys(words)), config.seed
+
+
+@pytest.fixture
+def custom(tmp_path):
+    """Words that name a custom job."""
     path = tmp_path / "my_job.py"
     path.write_text(CUSTOM)
-    words = ["job=custom", f"job.path='{path}'", "job.name=MyJob", "job.gamma=0.9", "seed=5"]
-    config = compose_config(LearnConfig, words)
-    job = build_job(config.job, config.seed)
+    return ["job=custom", f"job.path='{path}'", "job.name=MyJob"]
+
+
+def test_settings_of_a_custom_class_beat_the_preset_and_the_command_line_beats_both(custom):
+    settings, seed = resolved([*custom, "job.gamma=0.9", "seed=5"])
+    job = build_job(settings, seed)
     assert job.config.hidden == (24, 24)
     assert job.config.gamma == 0.9
     assert (job.config.horizon, job.config.seed) == (32, 5)
+    assert job.config.envs_per_shard == JOBS["custom"].envs_per_shard
     assert job.graph.num_ops > 50
+
+
+def test_what_the_command_line_sets_wins_even_where_it_equals_the_preset(custom):
+    settings, _ = resolved([*custom, f"job.gamma={JOBS['custom'].gamma}", "job.horizon=16"])
+    assert (settings.gamma, settings.horizon) == (JOBS["custom"].gamma, 16)
+
+
+def test_a_resolved_job_is_stored_and_read_back_as_the_same_job(custom, tmp_path):
+    settings, seed = resolved([*custom, "job.chunk=32"])
+    write_settings(tmp_path, LearnConfig(job=settings, seed=seed), ["doppler", "learn"])
+    run = _resolved(RunConfig(), ["doppler", "run", "x"], tmp_path)
+    assert ppo_config(run.job, run.seed) == ppo_config(settings, seed)
+    assert run.job.chunk == run.job.horizon == 32
+
+
+@pytest.mark.parametrize(
+    ("settings", "words", "message"),
+    [
+        ('{"gama": 1.0}', [], "did you mean 'gamma'"),
+        ('{"seed": 3}', [], "'seed' is none"),
+        ('{"gamma": "x"}', [], "'gamma' must be float"),
+        ("{}", ["job.env=ant"], "job.env=ant is set beside job.path"),
+    ],
+)
+def test_settings_that_a_custom_job_cannot_have_are_refused(tmp_path, settings, words, message):
+    path = tmp_path / "my_job.py"
+    path.write_text(f"class MyJob:\n    environment = 'pendulum'\n    settings = {settings}\n")
+    with pytest.raises(ConfigError, match=message):
+        resolved(["job=custom", f"job.path='{path}'", "job.name=MyJob", *words])
 
 
 @pytest.mark.parametrize(
@@ -62,6 +104,5 @@ def test_settings_of_a_custom_class_beat_defaults_and_the_command_line_beats_bot
     ],
 )
 def test_mistakes_get_one_sentence(words, message):
-    config = compose_config(LearnConfig, words)
     with pytest.raises(ConfigError, match=message):
-        build_job(config.job, config.seed)
+        build_job(*resolved(words))

@@ -14,13 +14,20 @@ import pytest
 from omegaconf import OmegaConf
 from rich.console import Console
 
-from doppler.calibration import calibrate, job_problem, save_calibration, spread_plan
+from doppler.calibration import (
+    calibrate,
+    job_problem,
+    load_calibration,
+    save_calibration,
+    spread_plan,
+)
 from doppler.cli import main
 from doppler.compose import compose_config
 from doppler.config import JOBS, CalibrationSettings, LearnConfig, RunConfig, RunSettings
 from doppler.config import OnFailure as Policy
 from doppler.console import View
-from doppler.core.errors import ConfigError, FormatError, PlanError, WorkerDiedError
+from doppler.core.cluster import Cluster, Device, Link, Route
+from doppler.core.errors import ConfigError, DopplerError, FormatError, PlanError, WorkerDiedError
 from doppler.core.layout import per_core_layout
 from doppler.core.serialize import load_cluster, load_graph, save
 from doppler.jobs import build_job
@@ -36,7 +43,7 @@ from doppler.results import (
     write_settings,
     write_tensors,
 )
-from doppler.running import _resolved, load_checkpoint, run_plan
+from doppler.running import _resolved, load_checkpoint, run_plan, surviving_cluster
 from doppler.session import RewardRecord, mean_return
 from executor.options import ExecutorOptions
 from executor.probe import probe
@@ -237,6 +244,33 @@ def test_recovery_without_a_cost_table_is_refused_before_anything_starts(stored,
         (tmp_path / name).write_bytes((stored / name).read_bytes())
     with pytest.raises(ConfigError, match=COSTS_FILE):
         run(config_of(tmp_path, tmp_path, on_failure=Policy.replan))
+
+
+def test_recovery_with_a_cost_table_of_another_job_is_refused_before_anything_starts(
+    stored, tmp_path
+):
+    for name in (CLUSTER_FILE, PLAN_FILE):
+        (tmp_path / name).write_bytes((stored / name).read_bytes())
+    table = load_calibration(stored / COSTS_FILE)
+    save_calibration(tmp_path / COSTS_FILE, dataclasses.replace(table, entries=table.entries[:1]))
+    with pytest.raises(DopplerError, match="measured"):
+        run(config_of(tmp_path, tmp_path, on_failure=Policy.replan))
+    assert not (tmp_path / "results").exists()
+
+
+def test_links_and_routes_among_the_survivors_are_kept():
+    devices = [Device(name=name, kind="cpu", parent=name) for name in "abcd"]
+    pairs = ["ab", "ba", "bc", "cb", "cd"]
+    cluster = Cluster(
+        name="line",
+        devices=tuple(devices),
+        links=tuple(Link(src=src, dst=dst) for src, dst in pairs),
+        routes=(Route("a", "c", ("b",)), Route("a", "d", ("b", "c"))),
+    )
+    left = surviving_cluster(cluster, devices[:3])
+    assert [link.src + link.dst for link in left.links] == ["ab", "ba", "bc", "cb"]
+    assert left.routes == (Route("a", "c", ("b",)),)
+    assert surviving_cluster(cluster, [devices[0], devices[2]]).routes == ()
 
 
 def test_the_command_line_says_what_is_missing(capsys):

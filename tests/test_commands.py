@@ -1,0 +1,97 @@
+"""Commands on files: what they write, and what they refuse before they start."""
+
+import pytest
+from test_calibration import stored
+
+from doppler import commands
+from doppler.calibration import save_calibration
+from doppler.cli import main
+from doppler.compose import flat_keys
+from doppler.config import CompareConfig, PlanConfig, SimulateConfig
+from doppler.core.cluster import Cluster, Device, Link
+from doppler.core.graph import DataflowGraph, Op
+from doppler.core.serialize import save
+
+
+@pytest.fixture
+def files(tmp_path, monkeypatch):
+    """A folder with a graph of two ops and a cluster of two cores; it is the current one."""
+    monkeypatch.chdir(tmp_path)
+    ops = tuple(Op(name=name, kind="mul", flop=10) for name in "ab")
+    save(DataflowGraph(name="g", ops=ops, edges=()), "g.json")
+    devices = tuple(
+        Device(
+            name=f"d{core}",
+            kind="cpu",
+            parent="cpu",
+            share=0.5,
+            cores=(core,),
+            flop_per_s=10**9,
+            memory_bytes_per_s=10**9,
+        )
+        for core in (0, 1)
+    )
+    links = (Link(src="d0", dst="d1"), Link(src="d1", dst="d0"))
+    save(Cluster(name="c", devices=devices, links=links), "c.json")
+    return tmp_path
+
+
+GRAPH = ["graph=g.json", "cluster=c.json"]
+
+
+def test_a_plan_is_made_and_simulated_under_a_measured_cost_table(files, capsys):
+    save_calibration(files / "cost_table.json", stored())
+    words = [*GRAPH, "costs=cost_table.json"]
+    assert main(["plan", *words, "planner=heft", "output=p.json"]) == 0
+    assert main(["simulate", *words, "plan=p.json", "output=t.json"]) == 0
+    assert "0.001 ms" in capsys.readouterr().out  # 700 ns and 30 ns of dispatch
+    assert (files / "t.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["plan", *GRAPH, "output=absent/p.json"], "output is a file in a folder that exists"),
+        (["compare", *GRAPH, "output=absent/p.json"], "output is a file in a folder that exists"),
+        (["simulate", *GRAPH, "output=."], "output is a file, and '.' is a folder"),
+        (["probe", "output=absent/h.json"], "output is a file in a folder that exists"),
+        (["plan", *GRAPH, "planner=hefft"], "did you mean 'heft'"),
+        (["compare", *GRAPH, "planners=[heft,hefft]"], "did you mean 'heft'"),
+        (["compare", *GRAPH, "planners=[]"], "planners names at least one of"),
+        (["learn", "planners=[]"], "planners names at least one of"),
+        (["learn", "planners=[hefft]"], "did you mean 'heft'"),
+        (["plan", *GRAPH, "objective=p95"], "objective is makespan or period here"),
+        (["plan", *GRAPH, "objective=perod"], "did you mean 'period'"),
+        (["plan", *GRAPH, "costs=g.json"], "type is 'costs' here"),
+        (["report", "a", "b"], "takes one folder, and 'b' is a second one"),
+        (["run", "a", "b", "seed=1"], "takes one plan, and 'b' is a second one"),
+        (["plan", "iterations=3"], "setting 'iterations' is unknown"),
+        (["learn", "run.iterations=3"], "setting 'run.iterations' is unknown"),
+    ],
+)
+def test_mistakes_are_refused_in_one_sentence_before_anything_starts(
+    files, monkeypatch, capsys, words, message
+):
+    def started(*_):
+        raise AssertionError("it has started")
+
+    monkeypatch.setattr(commands, "learn_job", started)
+    monkeypatch.setattr(commands, "plan_problem", started)
+    monkeypatch.setattr(commands, "probe_machine", started)
+    assert main(words) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+
+
+def test_an_objective_can_be_left_open_or_set_to_null(files, capsys):
+    words = [*GRAPH, "planner=heft", "objective=null"]
+    assert main(["plan", *words]) == 0
+    assert "makespan (ms)" in capsys.readouterr().out
+
+
+def test_commands_on_graphs_accept_only_what_they_read():
+    common = {"graph", "cluster", "costs", "objective", "output"}
+    assert set(flat_keys(PlanConfig)) == common | {"planner", "budget", "seed"}
+    assert set(flat_keys(CompareConfig)) == common | {"planners", "budget", "seed"}
+    assert set(flat_keys(SimulateConfig)) == common | {"plan", "iterations"}
