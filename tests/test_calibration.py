@@ -164,6 +164,8 @@ def test_a_file_that_is_neither_or_lacks_an_op_kind_is_refused(tmp_path):
 
 def test_the_revision_is_unknown_where_no_repository_tracks_this_file(tmp_path, monkeypatch):
     provenance._git(tmp_path, "init", "-q")
+    who = ("-c", "user.name=a", "-c", "user.email=a@b")
+    provenance._git(tmp_path, *who, "commit", "-q", "--allow-empty", "--no-verify", "-m", "first")
     copy = tmp_path / "provenance.py"
     copy.write_text("")
     monkeypatch.setattr(provenance, "__file__", str(copy))
