@@ -1,9 +1,9 @@
 """Simulated against measured periods of 22 plans that calibration has not seen.
 
 The test plans are heuristic, searched, learned and random ones within 2x of the best simulated
-plan. Every plan is measured in several rounds, the order reversed every other round. The machine's
-speed drifts by tens of per cent within minutes, so the two calibration plans (one device, and
-DP-only) are run in every round too: the simulator that is judged knows nothing but their spans.
+plan. Every plan is measured once per round, in random order, and each order also backwards. The
+machine's speed drifts by tens of per cent within minutes, so the two calibration plans (one device,
+and DP-only) run in every round too: the simulator that is judged knows nothing but their spans.
 Figures that end in `_before` are those of the table measured before the first round, by which the
 test plans were chosen.
 """
@@ -85,11 +85,14 @@ def main() -> None:
     check_plans(plans, calibration_plans)
     windows: list[list[float]] = [[] for _ in plans]
     session_bench = SessionCalibration(problem)
+    rng = np.random.default_rng(arguments.seed)
+    order = np.arange(len(plans) + len(calibration_plans))
     with JobSession(job, problem, ExecutorOptions()) as session:
         session.run(plans[0][1], WARMUP_ITERATIONS)
         for turn in range(arguments.rounds):
-            order = range(len(plans) + len(calibration_plans))
-            for index in order if turn % 2 == 0 else reversed(order):
+            # Every order is run forwards, then backwards: drift during two rounds hits all alike.
+            order = rng.permutation(len(order)) if turn % 2 == 0 else order[::-1]
+            for index in order.tolist():
                 if index < len(plans):
                     trace = session.run(plans[index][1], arguments.iterations)
                     windows[index].append(measured_period_ns(trace))
@@ -97,7 +100,6 @@ def main() -> None:
                     plan = calibration_plans[index - len(plans)]
                     session_bench.add(session.run(plan, arguments.iterations))
             print(f"round {turn + 1} of {arguments.rounds}", flush=True)
-    rng = np.random.default_rng(arguments.seed)
     measured = [median_interval(row, rng) for row in windows]
     before = simulate(problem, earlier, plans)
     present = session_bench.calibration(earlier)
