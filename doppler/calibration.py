@@ -51,6 +51,15 @@ class DispatchCost:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Factor:
+    """What the running job says of an op kind on a device: times the table, in 1/1000."""
+
+    kind: str
+    device: str
+    permille: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Text:
     """One line of provenance."""
 
@@ -69,6 +78,7 @@ class Calibration:
         publish_ns: From a producer's end to the arrival at an idle worker; 0 = not measured
             (one device has nobody to publish to).
         provenance: Where it comes from.
+        factors: Corrections of stage III; none as measured.
     """
 
     key: str
@@ -76,6 +86,7 @@ class Calibration:
     dispatch: tuple[DispatchCost, ...]
     publish_ns: int
     provenance: tuple[Text, ...]
+    factors: tuple[Factor, ...] = ()
 
     def table(self) -> CostTable:
         """Returns the cost model of these measurements."""
@@ -83,7 +94,16 @@ class Calibration:
             entries=self.entries,
             dispatch_ns={(row.device_kind, row.cores): row.time_ns for row in self.dispatch},
             provenance={line.name: line.value for line in self.provenance},
+            factors_permille={(row.kind, row.device): row.permille for row in self.factors},
         )
+
+    def with_factors_of(self, table: CostTable) -> "Calibration":
+        """Returns the same measurements with the corrections of `table`."""
+        factors = tuple(
+            Factor(kind=kind, device=device, permille=permille)
+            for (kind, device), permille in sorted(table.factors_permille.items())
+        )
+        return dataclasses.replace(self, factors=factors)
 
     def hardware(self, hardware: Hardware) -> Hardware:
         """Returns the hardware with the latency between the cores of a host, if measured."""

@@ -119,7 +119,7 @@ def _calibrate(
     view.line(
         f"  {len(calibration.entries)} entries ({where}); dispatch "
         + ", ".join(f"{d.time_ns / 1e3:.0f} us on {d.cores} core(s)" for d in calibration.dispatch)
-        + f"; publish {calibration.publish_ns / 1e3:.0f} us"
+        + f"; publish {calibration.publish_text}"
     )
     return calibration, from_cache
 

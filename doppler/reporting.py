@@ -107,10 +107,9 @@ def _job_facts(run: LearnRun) -> tuple[Fact, ...]:
 
 
 def _cluster_facts(run: LearnRun) -> tuple[Fact, ...]:
-    publish_us = run.calibration.publish_ns / 1e3
     return (
         Fact("devices", ", ".join(device.name for device in run.problem.cluster.devices)),
-        Fact("publish latency", f"{publish_us:.1f} us"),
+        Fact("publish latency", run.calibration.publish_text),
         *(
             Fact(f"dispatch, {row.cores} core(s)", f"{row.time_ns / 1e3:.1f} us per op")
             for row in run.calibration.dispatch

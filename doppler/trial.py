@@ -70,7 +70,10 @@ def run_for_real(
         _compare(run, sessions, rng, view)
         run.rewards = session.rewards
         save_checkpoint(session.executor.checkpoint(), folder)
-    save_calibration(folder / COSTS_FILE, run.calibration)
+    calibration = run.calibration
+    if run.system is not None:
+        calibration = calibration.with_factors_of(run.system.table)
+    save_calibration(folder / COSTS_FILE, calibration)
     clock.mark("measure")
 
 

@@ -170,3 +170,20 @@ def test_the_revision_is_unknown_where_no_repository_tracks_this_file(tmp_path, 
     copy.write_text("")
     monkeypatch.setattr(provenance, "__file__", str(copy))
     assert provenance.revision() == "unknown"
+
+
+def test_corrections_of_the_running_job_are_stored_with_the_table(tmp_path):
+    entry = CostEntry(
+        kind="grad",
+        flop=10,
+        device_kind="cpu",
+        cores=1,
+        median_ns=100,
+        spread_ns=0,
+        slowdown_permille=0,
+        count=5,
+    )
+    measured = Calibration(key="k", entries=(entry,), dispatch=(), publish_ns=5, provenance=())
+    table = dataclasses.replace(measured.table(), factors_permille={("grad", "core1"): 1500})
+    save_calibration(tmp_path / "t.json", measured.with_factors_of(table))
+    assert load_calibration(tmp_path / "t.json").table() == table

@@ -8,7 +8,7 @@ from executor.drl.config import PPOJobConfig
 
 PRESETS: Mapping[str, PPOJobConfig] = MappingProxyType(
     {
-        "ppo_ant": PPOJobConfig(envs_per_shard=16),
+        "ppo_ant": PPOJobConfig(),
         "ppo_humanoid": PPOJobConfig(
             environment="humanoid",
             envs_per_shard=16,
