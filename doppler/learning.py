@@ -1,7 +1,10 @@
 """The main job, end to end: probe, calibrate, learn in the simulator, learn on the job, compare."""
 
+import subprocess
+import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +26,8 @@ from executor.probe import ProbeResult, probe
 from simulator.scorer import CompiledScorer
 
 SCORING_THREADS = 2
+WARM_UP = "doppler.planners.warmup"
+"""Compiles the policies' kernels beside the simulator's; nothing to do once they are cached."""
 
 FolderOf = Callable[[str, str], Path]
 """Makes the result folder of a job on a cluster."""
@@ -130,23 +135,24 @@ def _plan_all(run: LearnRun, layouts: Sequence[Layout], view: View) -> None:
     costs = table.costs(problem)
     budget = config.training.sim_episodes
     names = [name for name in config.planners if name != LEARNED]
-    with view.progress("baselines", len(names)) as advance:
-        results = compare_problem(
-            problem,
-            costs,
-            names,
-            budget,
-            config.seed,
-            threads=SCORING_THREADS,
-            on_result=lambda r: advance(1, f"{r.planner} {r.value_ns / 1e6:.1f} ms"),
-        )
-    run.candidates = [
-        Candidate(name=result.planner, layout=run.layout, result=result) for result in results
-    ]
-    for layout in layouts[1:]:
-        other = job_problem(run.job, run.hardware, layout)
-        result = plan_problem(other, table.costs(other), "single_device", budget, config.seed)
-        run.candidates.append(Candidate(name=layout.name, layout=layout.name, result=result))
+    with _warm_up():
+        with view.progress("baselines", len(names)) as advance:
+            results = compare_problem(
+                problem,
+                costs,
+                names,
+                budget,
+                config.seed,
+                threads=SCORING_THREADS,
+                on_result=lambda r: advance(1, f"{r.planner} {r.value_ns / 1e6:.1f} ms"),
+            )
+        run.candidates = [
+            Candidate(name=result.planner, layout=run.layout, result=result) for result in results
+        ]
+        for layout in layouts[1:]:
+            other = job_problem(run.job, run.hardware, layout)
+            result = plan_problem(other, table.costs(other), "single_device", budget, config.seed)
+            run.candidates.append(Candidate(name=layout.name, layout=layout.name, result=result))
     with view.progress("stages I and II", None) as advance:
 
         def on_record(record: TrainingRecord) -> None:
@@ -164,3 +170,14 @@ def _plan_all(run: LearnRun, layouts: Sequence[Layout], view: View) -> None:
         run.planner.on_record = None
     result = summarise(problem, costs, LEARNED, plan, scorer.num_calls, seconds)
     run.candidates.append(Candidate(name=LEARNED, layout=run.layout, result=result))
+
+
+@contextmanager
+def _warm_up() -> Iterator[None]:
+    """Compiles the policies' kernels in another process while the block runs, then waits for it."""
+    with subprocess.Popen([sys.executable, "-m", WARM_UP]) as process:
+        try:
+            yield
+        except BaseException:
+            process.kill()
+            raise

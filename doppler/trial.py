@@ -28,7 +28,7 @@ from doppler.session import JobSession
 from doppler.stage3 import tune_on_job
 from executor.options import ExecutorOptions
 
-TURNS = 5
+TURNS = 4
 TURN_ITERATIONS = 5
 """Windows per plan of the table, and iterations per window."""
 
