@@ -96,7 +96,7 @@ class TrainingSettings:
 
     sim_episodes: int = setting(3000, "plans that the learned planner may simulate (stages I, II)")
     stage3_windows: int = setting(8, "measured windows for stage III; 0 skips it")
-    window_iterations: int = setting(6, "iterations per measured window")
+    window_iterations: int = setting(5, "iterations per measured window")
 
     def __post_init__(self) -> None:
         _at_least(self, 0, "stage3_windows")
@@ -111,7 +111,7 @@ class CalibrationSettings:
     warmup: int = setting(3, "iterations that are run and thrown away")
     iterations: int = setting(8, "iterations that are kept per plan")
     env_counts: list[float] = setting(
-        [0.5, 1.0, 2.0],
+        [0.5, 1.0, 1.5],
         "environment counts to measure, relative to job.envs_per_shard; 1.0 is always among them",
     )
     refresh: bool = setting(False, "measure again, even if a stored cost table fits")
