@@ -40,19 +40,9 @@ class Levels:
 
 def compute_levels(work_N: Floats, in_ptr: Ints, in_src: Ints, comm_E: Floats) -> Levels:
     """Returns the levels for one time per op and one transfer time per in-edge."""
-    return Levels(**_levels(work_N, in_ptr, in_src, comm_E))
-
-
-def _levels(work_N: Floats, in_ptr: Ints, in_src: Ints, comm_E: Floats) -> dict[str, NDArray]:  # type: ignore[type-arg]
     order = _topological(in_ptr, in_src)
     b_level, t_level, down, up = _longest(work_N, in_ptr, in_src, comm_E, order)
-    return {
-        "b_level": b_level,
-        "t_level": t_level,
-        "next_down": down,
-        "next_up": up,
-        "order": order,
-    }
+    return Levels(b_level=b_level, t_level=t_level, next_down=down, next_up=up, order=order)
 
 
 @numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
