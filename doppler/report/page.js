@@ -134,15 +134,18 @@
     const part = (view.scrollLeft + anchor) / (view.clientWidth * zoom);
     zoom = next;
     draw();
-    for (const each of views) each.scrollLeft = part * each.clientWidth * zoom - anchor;
+    scrollTo(part * view.clientWidth * zoom - anchor);
   };
-  let syncing = false;
+  // Scroll events come one frame late. One that reports the position which all views were given last
+  // tells nothing new; only another position is a move of the reader's.
+  let position = 0;
+  const scrollTo = (left) => {
+    for (const each of views) each.scrollLeft = left;
+    position = views[0].scrollLeft;
+  };
   for (const view of views) {
     view.addEventListener("scroll", () => {
-      if (syncing) return;
-      syncing = true;
-      for (const other of views) if (other !== view) other.scrollLeft = view.scrollLeft;
-      requestAnimationFrame(() => { syncing = false; });
+      if (view.scrollLeft !== position) scrollTo(view.scrollLeft);
     }, { passive: true });
     view.addEventListener("wheel", (event) => {
       if (!event.ctrlKey && !event.metaKey) return;
