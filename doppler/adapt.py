@@ -51,9 +51,10 @@ class AdaptiveJob:
 
     After every window the spans correct the cost table. When the measured period leaves the
     predicted one by more than `drift`, or a device has become faster or slower by more than that
-    since the plan was made (a device that waits for others does not show in the period), a new
-    plan is made for the corrected costs. It is adopted if the simulator says that it is at least
-    3 % faster than the present plan under the same costs.
+    since the plan was made (a device that waits for others does not show in the period), the job
+    has drifted. When it has after two windows in a row (one may be an accident), a new plan is made
+    for the corrected costs. It is adopted if the simulator says that it is at least 3 % faster than
+    the present plan under the same costs.
 
     Attributes:
         plan: The plan that runs.
@@ -69,6 +70,7 @@ class AdaptiveJob:
         plan: Plan,
         replan: Replan,
         drift: float = DRIFT,
+        first_iteration: int = 0,
     ) -> None:
         self.plan = plan
         self.table = table
@@ -79,7 +81,8 @@ class AdaptiveJob:
         self._drift = drift
         self._planned_costs = table.costs(problem)
         self._predicted_ns = score_plan(problem, self._planned_costs, plan)
-        self._done = 0
+        self._done = first_iteration
+        self._has_drifted = False
 
     def step(self, iterations: int) -> Trace:
         """Runs one window, corrects the costs, and re-plans where the job has drifted."""
@@ -91,8 +94,11 @@ class AdaptiveJob:
         replanned = False
         costs = self.table.costs(self._problem)
         changes = [measured_ns / predicted_ns, *device_speeds(self._planned_costs, costs)]
-        if max(abs(change - 1.0) for change in changes) > self._drift:
+        has_drifted = max(abs(change - 1.0) for change in changes) > self._drift
+        if has_drifted and self._has_drifted:
             replanned = self._adapt(costs)
+            has_drifted = False
+        self._has_drifted = has_drifted
         self.records.append(
             WindowRecord(
                 first_iteration=self._done,

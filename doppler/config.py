@@ -144,6 +144,7 @@ class RunSettings:
     on_failure: OnFailure = setting(
         OnFailure.stop, "replan: go on from the last checkpoint on the devices that are left"
     )
+    adapt: bool = setting(False, "follow drift: measured spans correct costs, then the plan")
 
     def __post_init__(self) -> None:
         _at_least(self, 1, "iterations")

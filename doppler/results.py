@@ -15,6 +15,8 @@ import numpy as np
 from omegaconf import OmegaConf
 from safetensors.numpy import save_file
 
+from doppler.core.serialize import write_atomic
+
 LATEST = "latest"
 PLAN_FILE = "plan.json"
 GRAPH_FILE = "graph.json"
@@ -79,6 +81,19 @@ def append_metrics(folder: Path, record: Any) -> None:
     line = {"record": type(record).__name__, **_plain(record)}
     with (folder / METRICS_FILE).open("a", encoding="utf-8") as file:
         file.write(json.dumps(line) + "\n")
+
+
+def forget_metrics(folder: Path, iterations: int) -> None:
+    """Removes the metrics that a run which goes back to `iterations` will write once more."""
+    path = folder / METRICS_FILE
+    if not path.exists():
+        return
+    lines = path.read_text("utf-8").splitlines(keepends=True)
+    write_atomic(path, "".join(line for line in lines if _iteration(json.loads(line)) < iterations))
+
+
+def _iteration(line: Mapping[str, Any]) -> int:
+    return int(line.get("iteration", line.get("first_iteration", 0)))
 
 
 def _plain(record: Any) -> Mapping[str, Any]:

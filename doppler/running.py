@@ -2,7 +2,7 @@
 
 import dataclasses
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,11 +14,13 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file
 from yaml import YAMLError
 
+from doppler.adapt import AdaptiveJob
 from doppler.calibration import load_calibration
 from doppler.compose import overridden_keys
 from doppler.config import JobConfig, OnFailure, RunConfig
 from doppler.console import View
 from doppler.core.cluster import Cluster, Device
+from doppler.core.costs import Costs
 from doppler.core.errors import (
     ConfigError,
     ExecutionError,
@@ -29,6 +31,7 @@ from doppler.core.errors import (
 from doppler.core.plan import Plan
 from doppler.core.problem import Objective, Problem
 from doppler.core.serialize import load_cluster, load_plan, save
+from doppler.core.trace import Trace
 from doppler.jobs import RealJob, build_job, resolve_job
 from doppler.measure import measured_period_ns
 from doppler.planners.base import Budget
@@ -41,6 +44,7 @@ from doppler.results import (
     GRAPH_FILE,
     PLAN_FILE,
     append_metrics,
+    forget_metrics,
     link_latest,
     make_result_folder,
     write_settings,
@@ -53,6 +57,7 @@ from simulator.costs.measured import CostTable
 from simulator.scorer import CompiledScorer
 
 WINDOW = 10
+MIN_WINDOW = 3
 REPLANNER = "annealing"
 REPLAN_BUDGET = 1000
 
@@ -72,7 +77,7 @@ def run_plan(config: RunConfig, command: Sequence[str], view: View) -> Path:
     problem = Problem(graph=job.graph, cluster=cluster, objective=Objective.period)
     plan = load_plan(plan_path, problem)
     table = None
-    if config.run.on_failure is OnFailure.replan:
+    if config.run.on_failure is OnFailure.replan or config.run.adapt:
         table = _cost_table(source)
         table.costs(problem)  # what it lacks is said now, not when a device is lost
     checkpoint = None
@@ -145,13 +150,14 @@ class _Runner:
                 self._run_on(situation, checkpoint, goal)
                 return
             except (WorkerDiedError, WorkerHungError) as error:
-                if self._table is None:
+                if self._table is None or self._settings.on_failure is not OnFailure.replan:
                     raise
                 situation = self._recover(situation, self._table, error)
                 stored = self._folder / CHECKPOINT_FILE
                 checkpoint = load_checkpoint(self._folder) if stored.exists() else checkpoint
-                where = "from the beginning" if checkpoint is None else "from the last checkpoint"
-                self._view.line(f"going on {where}")
+                done = 0 if checkpoint is None else checkpoint.iteration
+                forget_metrics(self._folder, done)
+                self._view.line(f"going on from iteration {done}")
 
     def _run_on(self, situation: _Situation, checkpoint: Checkpoint | None, goal: int) -> None:
         settings = self._settings
@@ -161,6 +167,7 @@ class _Runner:
             executor = session.executor
             if checkpoint is not None:
                 executor.restore(checkpoint)
+            step = self._step(session, situation)
             saved_at = executor.iteration
             title = f"{self._job.name}, plan {situation.plan.source}"
             try:
@@ -168,8 +175,10 @@ class _Runner:
                     advance(executor.iteration, "")
                     while executor.iteration < goal:
                         count = min(WINDOW, goal - executor.iteration)
-                        trace = session.run(situation.plan, count)
-                        note = "" if count < 3 else f"{measured_period_ns(trace) / 1e6:.1f} ms"
+                        trace = step(count)
+                        note = ""
+                        if count >= MIN_WINDOW:
+                            note = f"{measured_period_ns(trace) / 1e6:.1f} ms"
                         reward = session.last_return()
                         if reward is not None:
                             note += f", return {reward:.1f}"
@@ -188,6 +197,45 @@ class _Runner:
             path = save_checkpoint(executor.checkpoint(), self._folder)
             self._view.line(f"{executor.iteration} iterations done; checkpoint: {path}")
 
+    def _step(self, session: JobSession, situation: _Situation) -> Callable[[int], Trace]:
+        """Returns what runs the job on: under the plan, or under one that follows drift."""
+        if not self._settings.adapt or self._table is None:
+            return lambda count: session.run(situation.plan, count)
+        adaptive = AdaptiveJob(
+            session.run,
+            situation.problem,
+            self._table,
+            situation.plan,
+            self._replan,
+            first_iteration=session.executor.iteration,
+        )
+
+        def step(count: int) -> Trace:
+            if count < MIN_WINDOW:
+                return session.run(adaptive.plan, count)
+            trace = adaptive.step(count)
+            self._table = adaptive.table
+            record = adaptive.records[-1]
+            append_metrics(self._folder, record)
+            if record.replanned:
+                save(adaptive.plan, self._folder / PLAN_FILE, situation.problem)
+                self._view.line(
+                    f"iteration {session.executor.iteration}: measured "
+                    f"{record.measured_ns / 1e6:.1f} ms, predicted "
+                    f"{record.predicted_ns / 1e6:.1f} ms; re-planned"
+                )
+            return trace
+
+        return step
+
+    def _replan(self, problem: Problem, costs: Costs, present: Plan | None = None) -> Plan:
+        return get_planner(REPLANNER)(
+            problem,
+            CompiledScorer(problem, costs),
+            Budget(REPLAN_BUDGET),
+            np.random.default_rng(self._seed),
+        )
+
     def _recover(
         self, situation: _Situation, table: CostTable, error: ExecutionError
     ) -> _Situation:
@@ -203,13 +251,7 @@ class _Runner:
             raise error
         cluster = surviving_cluster(old, kept)
         problem = dataclasses.replace(situation.problem, cluster=cluster)
-        costs = table.costs(problem)
-        plan = get_planner(REPLANNER)(
-            problem,
-            CompiledScorer(problem, costs),
-            Budget(REPLAN_BUDGET),
-            np.random.default_rng(self._seed),
-        )
+        plan = self._replan(problem, table.costs(problem))
         self._view.line(f"re-planned on {', '.join(device.name for device in kept)}")
         return _Situation(problem=problem, plan=plan)
 
@@ -229,7 +271,7 @@ def _cost_table(source: Path) -> CostTable:
     path = source / COSTS_FILE
     if not path.exists():
         raise ConfigError(
-            f"run.on_failure=replan plans with {COSTS_FILE} beside the plan, and "
+            f"run.on_failure=replan and run.adapt plan with {COSTS_FILE} beside the plan, and "
             f"{str(source)!r} has none"
         )
     return load_calibration(path).table()

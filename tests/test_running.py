@@ -19,6 +19,7 @@ from doppler.calibration import (
     job_problem,
     load_calibration,
     save_calibration,
+    single_plan,
     spread_plan,
 )
 from doppler.cli import main
@@ -29,7 +30,8 @@ from doppler.console import View
 from doppler.core.cluster import Cluster, Device, Link, Route
 from doppler.core.errors import ConfigError, DopplerError, FormatError, PlanError, WorkerDiedError
 from doppler.core.layout import per_core_layout
-from doppler.core.serialize import load_cluster, load_graph, save
+from doppler.core.problem import Objective, Problem
+from doppler.core.serialize import load_cluster, load_graph, load_plan, save
 from doppler.jobs import build_job
 from doppler.results import (
     CHECKPOINT_FILE,
@@ -214,7 +216,28 @@ def test_a_killed_worker_is_replaced_by_a_plan_for_the_rest(stored, tmp_path):
     thread.join()
     assert load_checkpoint(folder).iteration == 120
     assert load_cluster(folder / CLUSTER_FILE).num_devices == 1
+    assert [record["iteration"] for record in rewards(folder)] == list(range(120))
     assert no_worker_left()
+
+
+def test_a_run_that_follows_drift_leaves_a_plan_that_its_costs_no_longer_explain(stored, tmp_path):
+    """The stored table says a quarter of the truth, and the plan leaves one of two cores idle."""
+    problem = Problem(
+        graph=build_job(JOB, 0).graph,
+        cluster=load_cluster(stored / CLUSTER_FILE),
+        objective=Objective.period,
+    )
+    calibration = load_calibration(stored / COSTS_FILE)
+    quarter = tuple(dataclasses.replace(e, median_ns=e.median_ns // 4) for e in calibration.entries)
+    save_calibration(tmp_path / COSTS_FILE, dataclasses.replace(calibration, entries=quarter))
+    save(problem.cluster, tmp_path / CLUSTER_FILE)
+    save(single_plan(problem), tmp_path / PLAN_FILE, problem)
+    folder = run(config_of(tmp_path, tmp_path, iterations=40, adapt=True))
+    windows = [line for line in rewards(folder) if line["record"] == "WindowRecord"]
+    assert [line["first_iteration"] for line in windows] == [0, 10, 20, 30]
+    assert [line["replanned"] for line in windows][:2] == [False, True]
+    assert windows[0]["measured_ns"] > 2 * windows[0]["predicted_ns"]
+    assert set(load_plan(folder / PLAN_FILE, problem).placement) == {0, 1}
 
 
 def test_a_plan_for_another_job_is_refused(stored, tmp_path):
