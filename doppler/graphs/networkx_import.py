@@ -1,8 +1,8 @@
 """Graphs from and to `networkx.DiGraph`.
 
 Node attributes are the fields of `Op` (`name` is the node itself, as text); edge attributes are
-`output`, `distance`, `mode` and `position` (place among the inputs of the consumer). Several
-edges between one pair need a `MultiDiGraph`.
+`output`, `distance`, `mode` and `position` (edges, and so a consumer's inputs, are ordered by it).
+Several edges between one pair need a `MultiDiGraph`.
 """
 
 from collections.abc import Hashable, Mapping
@@ -66,7 +66,7 @@ def from_networkx(source: Any, name: str | None = None) -> DataflowGraph:
     for order, (src, dst, attributes) in enumerate(source.edges(data=True)):
         values = _values(attributes, EDGE_DEFAULTS, f"edge {src!r} -> {dst!r}")
         edge = Edge(ids[src], values["output"], ids[dst], values["distance"], values["mode"])
-        edges.append((ids[dst], values["position"], order, edge))
+        edges.append((values["position"], ids[dst], order, edge))
     edges.sort(key=lambda row: row[:3])
     groups = decode_groups(source.graph.get("groups", {}), ops)
     return DataflowGraph(
@@ -82,7 +82,7 @@ def from_networkx(source: Any, name: str | None = None) -> DataflowGraph:
 
 
 def to_networkx(graph: DataflowGraph) -> Any:
-    """Returns a `networkx.MultiDiGraph` that `from_networkx` reads back to an equal content."""
+    """Returns a `networkx.MultiDiGraph` that `from_networkx` reads back to an equal digest."""
     result = nx.MultiDiGraph(
         name=graph.name,
         window=graph.window,
@@ -92,17 +92,15 @@ def to_networkx(graph: DataflowGraph) -> Any:
     for op in graph.ops:
         attributes = encode(op)
         result.add_node(attributes.pop("name"), **attributes)
-    for dst in range(graph.num_ops):
-        for position, edge_id in enumerate(graph.in_edges[dst]):
-            edge = graph.edges[edge_id]
-            result.add_edge(
-                graph.ops[edge.src].name,
-                graph.ops[dst].name,
-                output=edge.output,
-                distance=edge.distance,
-                mode=edge.mode.value,
-                position=position,
-            )
+    for position, edge in enumerate(graph.edges):
+        result.add_edge(
+            graph.ops[edge.src].name,
+            graph.ops[edge.dst].name,
+            output=edge.output,
+            distance=edge.distance,
+            mode=edge.mode.value,
+            position=position,
+        )
     return result
 
 

@@ -5,36 +5,19 @@ The first line holds the number of tasks n without the two dummies; then come n 
 Lines that start with `#` are comments.
 """
 
-from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
 
-from doppler.core.costs import Costs, make_costs
 from doppler.core.errors import FormatError
-from doppler.core.graph import DataflowGraph, Edge, Op
-from doppler.core.problem import Problem
+from doppler.core.graph import Edge, Op
+from doppler.graphs.imported import TASK_KIND, ImportedGraph, checked_graph, scaled
 
 
-@dataclass(frozen=True, kw_only=True)
-class TaskGraph:
-    """What an STG file holds.
+def read_stg(path: str | Path, ns_per_unit: float) -> ImportedGraph:
+    """Returns the task graph of an STG file and its times.
 
-    Attributes:
-        graph: Ops `task1` to `task<n>`, kind "task"; one output of 0 bytes each. The dummies are
-            left out: they take no time and join nothing that matters.
-        op_ns: Time per op, the file's units times the scale, rounded once.
-    """
-
-    graph: DataflowGraph
-    op_ns: tuple[int, ...]
-
-    def costs(self, problem: Problem) -> Costs:
-        """Returns costs with the file's time on every device of `problem`."""
-        num_devices = problem.cluster.num_devices
-        return make_costs(problem, tuple((time,) * num_devices for time in self.op_ns))
-
-
-def read_stg(path: str | Path, ns_per_unit: float) -> TaskGraph:
-    """Returns the task graph of an STG file.
+    Ops are `task1` to `task<n>` with one output of 0 bytes each. The dummies are left out: they
+    take no time and join nothing that matters.
 
     Args:
         path: The file.
@@ -45,8 +28,6 @@ def read_stg(path: str | Path, ns_per_unit: float) -> TaskGraph:
         GraphError: If the tasks form a circle.
     """
     file = Path(path)
-    if not ns_per_unit > 0:
-        raise FormatError(f"ns_per_unit is positive, and it is {ns_per_unit}")
     try:
         text = file.read_text(encoding="ascii")
     except (OSError, UnicodeDecodeError) as error:
@@ -54,7 +35,7 @@ def read_stg(path: str | Path, ns_per_unit: float) -> TaskGraph:
     return parse_stg(text, ns_per_unit, name=file.stem, where=str(file))
 
 
-def parse_stg(text: str, ns_per_unit: float, name: str, where: str = "STG text") -> TaskGraph:
+def parse_stg(text: str, ns_per_unit: float, name: str, where: str = "STG text") -> ImportedGraph:
     """Returns the task graph of STG text; see `read_stg`."""
     rows = [
         (number, _integers(line, f"{where}, line {number}"))
@@ -70,17 +51,18 @@ def parse_stg(text: str, ns_per_unit: float, name: str, where: str = "STG text")
             f"{len(rows) - 1}"
         )
     ops: list[Op] = []
-    op_ns: list[int] = []
+    op_ns: list[tuple[int]] = []
     edges: list[Edge] = []
+    lines: list[int] = []
     for expected, (number, row) in enumerate(rows[1:]):
         time, predecessors = _task(row, expected, count, f"{where}, line {number}")
         if 1 <= expected <= count:
-            ops.append(Op(kind="task", name=f"task{expected}", outputs=(0,)))
-            op_ns.append(round(time * ns_per_unit))
+            ops.append(Op(kind=TASK_KIND, name=f"task{expected}", outputs=(0,)))
+            op_ns.append((scaled(Fraction(time), ns_per_unit, "ns_per_unit", where),))
             edges += [Edge(src - 1, 0, expected - 1) for src in predecessors if src > 0]
-    return TaskGraph(
-        graph=DataflowGraph(name=name, ops=tuple(ops), edges=tuple(edges)), op_ns=tuple(op_ns)
-    )
+            lines += [number] * (len(edges) - len(lines))
+    graph = checked_graph(name, ops, edges, lines, where)
+    return ImportedGraph(graph=graph, op_ns=tuple(op_ns))
 
 
 def _integers(line: str, where: str) -> list[int]:

@@ -10,19 +10,12 @@ from doppler.graphs.networkx_import import from_networkx, to_networkx
 from tests.random_problems import problems
 
 
-def rows(graph, dst):
-    return [graph.edges[e] for e in graph.in_edges[dst]]
-
-
 @given(problems(max_ops=10))
 @settings(max_examples=60, deadline=None)
-def test_round_trip_keeps_ops_groups_and_input_order(problem):
+def test_round_trip_keeps_the_digest(problem):
     graph = problem.graph
     back = from_networkx(to_networkx(graph))
-    assert (back.name, back.ops, back.groups) == (graph.name, graph.ops, graph.groups)
-    assert (back.window, back.inputs) == (graph.window, graph.inputs)
-    for op in range(graph.num_ops):
-        assert rows(back, op) == rows(graph, op)
+    assert (back.name, back.digest) == (graph.name, graph.digest)
 
 
 def test_digraph_with_defaults():
