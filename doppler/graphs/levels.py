@@ -3,7 +3,8 @@
 Arrays: `V` ops, `E` edges, `D` devices. All are linear in ops and edges; path sums are carried
 along by pointers, so no path is ever listed.
 
-Source: Kwok and Ahmad 1999 (b-level, t-level); Topcuoglu et al. 2002, equation 3 (upward rank).
+Source: Kwok and Ahmad 1999 (b-level, t-level); Topcuoglu et al. 2002, equation 3 (upward rank);
+Arabnejad and Barbosa 2014 (optimistic costs).
 """
 
 from collections.abc import Iterator
@@ -105,6 +106,26 @@ def upward_ranks(problem: Problem, costs: Costs) -> Floats:
     num_devices = problem.cluster.num_devices
     transfer_ns_E = mean_transfer_ns(problem) * (num_devices - 1) / num_devices
     return b_levels(problem.graph, mean_op_ns(problem, costs), transfer_ns_E)
+
+
+def optimistic_costs(problem: Problem, costs: Costs) -> Floats:
+    """Returns PEFT's optimistic cost table, float64[V, D]: the least time left after an end.
+
+    OCT(v, d) = max over successors s of min over devices q of (OCT(s, q) + w(s, q) + [q != d] c),
+    c the edge's mean transfer time; 0 at exits. Only devices that may run s count as q.
+
+    Source: Arabnejad and Barbosa 2014, equation 5.
+    """
+    graph = problem.graph
+    times_VD = np.where(_usable(problem), np.asarray(costs.op_ns, dtype=np.float64), np.inf)
+    transfer_ns_E = mean_transfer_ns(problem)
+    table_VD = np.zeros(times_VD.shape)
+    for op in graph.topological_order[::-1]:
+        for edge_id, other in _neighbours(graph, op, forward=False):
+            left_D = table_VD[other] + times_VD[other]
+            elsewhere = left_D.min() + transfer_ns_E[edge_id]
+            np.maximum(table_VD[op], np.minimum(left_D, elsewhere), out=table_VD[op])
+    return table_VD
 
 
 def priorities_of(levels_V: Floats, graph: DataflowGraph) -> Ids:

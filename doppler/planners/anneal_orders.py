@@ -41,7 +41,7 @@ def walk_orders(
     if calls < 1 or evaluator.remaining < 1 or len(ops) < 2:
         return None
     keys_V = lists.ranks_V.copy()
-    first = lists.heft_by_keys(keys_V)
+    first = _decoded(lists, keys_V)
     if first is None:
         return None
     value = int(_score(lists, evaluator, first)[0])
@@ -54,7 +54,7 @@ def walk_orders(
         temperature = scale * hot * (cold / hot) ** (step / steps)
         bound = value - temperature * np.log(1.0 - rng.random())
         trial_V = _moved(keys_V, ops, span, rng)
-        schedule = lists.heft_by_keys(trial_V)
+        schedule = _decoded(lists, trial_V)
         if schedule is None:
             continue
         (found,) = _score(lists, evaluator, schedule, int(bound)).tolist()
@@ -73,6 +73,13 @@ def _moved(keys_V: Floats, ops: Ints, span: float, rng: np.random.Generator) -> 
     else:
         trial_V[one] += span * rng.standard_normal()
     return trial_V
+
+
+def _decoded(lists: ListScheduler, keys_V: Floats) -> Schedule | None:
+    devices_BU, priority_BV, placed_B = lists.decode(keys_V[None])
+    if not placed_B[0]:
+        return None
+    return Schedule(devices_U=devices_BU[0], priority_V=priority_BV[0], makespan_ns=np.nan)
 
 
 def _score(

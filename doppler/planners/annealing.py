@@ -17,7 +17,7 @@ from doppler.planners.anneal_core import MoveTables, make_move_tables, propose
 from doppler.planners.anneal_orders import walk_orders
 from doppler.planners.base import Budget
 from doppler.planners.evaluator import Evaluator
-from doppler.planners.list_schedule import ListScheduler, make_list_scheduler
+from doppler.planners.list_schedule import Fit, ListScheduler, make_list_scheduler
 from doppler.planners.mask import Ints
 from doppler.planners.round_robin import deal
 
@@ -120,7 +120,9 @@ class _Starts:
             rows.append((devices_U, first.priority_V))
         self._score(rows)
         if self._evaluator.best_ns >= INFEASIBLE_NS:
-            roomy = [lists.heft(insertion=i, fit_tensors=True) for i in (True, False)]
+            roomy = [
+                rule(fit=fit) for fit in (Fit.live, Fit.all) for rule in (lists.etf, lists.heft)
+            ]
             self._score([(schedule.devices_U, schedule.priority_V) for schedule in roomy])
 
     def walk_orders(

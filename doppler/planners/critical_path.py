@@ -7,7 +7,7 @@ from doppler.core.problem import Problem
 from doppler.core.runtime import Scorer
 from doppler.planners.base import Budget
 from doppler.planners.evaluator import Evaluator
-from doppler.planners.heft import score_schedules
+from doppler.planners.list_planner import score_schedules
 from doppler.planners.list_schedule import make_list_scheduler
 
 NUM_RUNS = 50

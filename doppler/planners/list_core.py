@@ -1,187 +1,206 @@
-"""Compiled list schedulers: HEFT (append and insertion) and the critical-path rule.
+"""Compiled static list schedulers: one kernel that places op after op, and the orders it takes.
 
-Both place op after op on a device that the mask leaves: allowed for the unit, room for the
-group's state, and (where links are missing) no neighbour left without a device. The functions are
-in one file because numba's disk cache looks at one file only.
-
-Names as in `tables.py`; `S` streams of all devices in device order.
+The kernel takes only devices that the mask leaves: allowed for the unit, room for the group's
+state, and (where links are missing) no neighbour left without a device. Names as in `tables.py`;
+`S` streams of all devices in device order.
 """
 
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
-from numba import njit
 
+from doppler.planners.list_parts import (
+    PLACED,
+    arrivals,
+    first_streams,
+    fits,
+    fresh_state,
+    gap,
+    may_place,
+    store,
+    take,
+)
 from doppler.planners.mask import Bools, Ints
 from doppler.planners.tables import Floats, ListTables
+from simulator.engine.jit import entry
 
-# What a run ends with, besides an op id (>= 0) at which it met a dead end.
-PLACED = -1
-
-_jit: Callable[[Any], Any] = njit(cache=True, nogil=True)
+# How `place` chooses; added up.
+INSERTION, EARLIEST_START, ALL_READY = 1, 2, 4
 
 
-@_jit
-def heft(
-    t: ListTables, order: Ints, insertion: bool, count_tensors: int, fully_linked: bool
-) -> tuple[Ints, Floats, float, int]:
-    """Places the ops of `order` by earliest finish time; ties go to the lower device.
+@entry
+def place(
+    t: ListTables,
+    order: Ints,
+    extra_VD: Floats,
+    tie_VD: Floats,
+    rule: int,
+    fit: int,
+    versions: int,
+    fully_linked: bool,
+) -> tuple[Ints, Ints, Floats, float, int]:
+    """Places op after op on the device of least value.
+
+    The value is the finish time (with EARLIEST_START the start time) plus `extra_VD`; ties go to
+    the smaller `tie_VD`, then to the lower op, then to the lower device.
 
     Args:
         t: `ListTables`.
-        order: Ops with a device, predecessors first.
-        insertion: Use idle gaps between placed ops; else append.
-        count_tensors: Tensors per (op, output) that may be in memory at once: 0 = do not look at
-            tensors, else a device is taken only if all that is placed there fits together.
+        order: Ops with a device, predecessors first. With ALL_READY all ops whose predecessors are
+            placed compete for the next turn, and only the members of `order` matter.
+        extra_VD: Added to the value, shape [V, D], or [0, 0] for nothing.
+        tie_VD: Breaks ties, shape [V, D], or [0, 0] for none.
+        rule: INSERTION uses idle gaps between placed ops, else append; see above.
+        fit: FIT_NONE, FIT_LIVE or FIT_ALL.
+        versions: Versions of each tensor that may be in memory at once.
         fully_linked: True if every pair of devices is joined.
 
     Returns:
-        (device per unit, start per op, finish of the last op, PLACED or the op at a dead end).
+        (device per unit, ops in the order placed, start per op, finish of the last op, PLACED or
+        the op at a dead end).
     """
     num_ops, num_devices = t.times_VD.shape
-    device_U, domain_UD, free_D, present_TD = _fresh(t, count_tensors)
-    first_S = _first_streams(t)
-    num_streams = first_S[num_devices]
-    starts = np.empty((num_streams, order.size))
-    ends = np.empty((num_streams, order.size))
-    count_S = np.zeros(num_streams, np.int64)
-    start_V = np.zeros(num_ops)
-    end_V = np.zeros(num_ops)
+    count = order.size
+    insertion, all_ready = rule & INSERTION != 0, rule & ALL_READY != 0
+    device_U, domain_UD, free_D, present_TD, readers_T = fresh_state(t, fit)
+    first_S = first_streams(t)
+    starts = np.empty((first_S[num_devices], count))
+    ends = np.empty((first_S[num_devices], count))
+    count_S = np.zeros(first_S[num_devices], np.int64)
+    start_V, end_V = np.zeros(num_ops), np.zeros(num_ops)
+    arrival_RD = np.empty((num_ops if all_ready else 1, num_devices))
+    missing_V = np.zeros(num_ops if all_ready else 0, np.int64)
+    candidates, num_candidates = np.empty(max(1, count), np.int64), 0
+    placed = np.empty(count, np.int64)
     makespan = 0.0
-    for index in range(order.size):
-        op = order[index]
-        best, best_finish, best_start, best_stream, best_at = -1, np.inf, 0.0, 0, 0
-        for device in range(num_devices):
-            if not _may_place(t, op, device, device_U, domain_UD, free_D, fully_linked):
-                continue
-            if count_tensors and _need(t, op, device, present_TD, count_tensors) > free_D[
-                device
-            ] - _new_state(t, op, device_U):
-                continue
-            ready = _ready(t, op, device, device_U, end_V)
-            if ready == np.inf:
-                continue
-            time = t.times_VD[op, device]
-            for stream in range(first_S[device], first_S[device + 1]):
-                at = count_S[stream]
-                start = ready
-                if insertion:
-                    start, at = _gap(starts[stream], ends[stream], at, ready, time)
-                elif at > 0:
-                    start = max(ready, ends[stream, at - 1])
-                if start + time < best_finish:
-                    best, best_finish, best_start = device, start + time, start
-                    best_stream, best_at = stream, at
+    if all_ready:
+        for op in order:
+            missing_V[op] = t.in_ptr[op + 1] - t.in_ptr[op]
+            if missing_V[op] == 0:
+                candidates[num_candidates] = op
+                num_candidates += 1
+                arrival_RD[op] = 0.0
+    for index in range(count):
+        if not all_ready:
+            candidates[0], num_candidates = order[index], 1
+            arrivals(t, order[index], device_U, end_V, arrival_RD[0])
+        best_value, best_tie, best_start = np.inf, np.inf, 0.0
+        best, best_device, best_stream, best_at, best_position = -1, 0, 0, 0, 0
+        for position in range(num_candidates):
+            op = candidates[position]
+            row = op if all_ready else 0
+            for device in range(num_devices):
+                ready = arrival_RD[row, device]
+                if ready == np.inf or not may_place(
+                    t, op, device, device_U, domain_UD, free_D, fully_linked
+                ):
+                    continue
+                if fit and not fits(t, op, device, device_U, free_D, present_TD, versions):
+                    continue
+                time = t.times_VD[op, device]
+                extra = extra_VD[op, device] if extra_VD.size else 0.0
+                tie = tie_VD[op, device] if tie_VD.size else 0.0
+                for stream in range(first_S[device], first_S[device + 1]):
+                    at = count_S[stream]
+                    start = ready
+                    if insertion:
+                        start, at = gap(starts[stream], ends[stream], at, ready, time)
+                    elif at > 0:
+                        start = max(ready, ends[stream, at - 1])
+                    value = start + extra if rule & EARLIEST_START else start + time + extra
+                    if value > best_value or (
+                        value == best_value
+                        and (tie > best_tie or (tie == best_tie and best >= 0 and op >= best))
+                    ):
+                        continue
+                    best_value, best_tie, best_start = value, tie, start
+                    best, best_device, best_stream = op, device, stream
+                    best_at, best_position = at, position
         if best < 0:
-            return device_U, start_V, makespan, op
-        _take(t, op, best, device_U, domain_UD, free_D, present_TD, count_tensors, fully_linked)
+            return device_U, placed[:index], start_V, makespan, candidates[0]
+        take(t, best, best_device, device_U, domain_UD, free_D, fully_linked)
+        if fit:
+            store(t, best, best_device, free_D, present_TD, readers_T, fit, versions)
+        finish = best_start + t.times_VD[best, best_device]
         for position in range(count_S[best_stream], best_at, -1):
             starts[best_stream, position] = starts[best_stream, position - 1]
             ends[best_stream, position] = ends[best_stream, position - 1]
-        starts[best_stream, best_at], ends[best_stream, best_at] = best_start, best_finish
+        starts[best_stream, best_at], ends[best_stream, best_at] = best_start, finish
         count_S[best_stream] += 1
-        start_V[op], end_V[op] = best_start, best_finish
-        makespan = max(makespan, best_finish)
-    return device_U, start_V, makespan, PLACED
+        start_V[best], end_V[best], placed[index] = best_start, finish, best
+        makespan = max(makespan, finish)
+        if all_ready:
+            num_candidates -= 1
+            candidates[best_position] = candidates[num_candidates]
+            for e in range(t.out_ptr[best], t.out_ptr[best + 1]):
+                consumer = t.out_dst[e]
+                missing_V[consumer] -= 1
+                if missing_V[consumer] == 0:
+                    candidates[num_candidates] = consumer
+                    num_candidates += 1
+                    arrivals(t, consumer, device_U, end_V, arrival_RD[consumer])
+    return device_U, placed, start_V, makespan, PLACED
 
 
-@_jit
-def critical_path(
-    t: ListTables, levels_V: Floats, draws_V2: Floats, fully_linked: bool
-) -> tuple[Ints, Ints, int, int]:
-    """Takes the ready op with the largest level and its device with the earliest start.
-
-    Ties are drawn among the tied ops and among the tied devices.
-
-    Args:
-        t: `ListTables`.
-        levels_V: Level per op.
-        draws_V2: Uniform numbers in [0, 1), one pair per step.
-        fully_linked: True if every pair of devices is joined.
+@entry
+def decode_keys(
+    t: ListTables, keys_BV: Floats, fit: int, versions: int, fully_linked: bool
+) -> tuple[Ints, Ints, Bools]:
+    """HEFT with insertion in the order of keys, largest first, predecessors first anyway.
 
     Returns:
-        (device per unit, ops in the order taken, how many, PLACED or the op at a dead end).
+        (device per unit [B, U], priority per op [B, V], False where a row met a dead end [B]).
     """
-    num_ops, num_devices = t.times_VD.shape
-    device_U, domain_UD, free_D, present_TD = _fresh(t, 0)
-    first_S = _first_streams(t)
-    available_S = np.zeros(first_S[num_devices])
-    end_V = np.zeros(num_ops)
-    order = np.empty(num_ops, np.int64)
-    missing = np.zeros(num_ops, np.int64)
-    ready = np.empty(num_ops, np.int64)
-    tied = np.empty(max(num_ops, num_devices), np.int64)
+    none = np.empty((0, 0))
+    devices_BU = np.empty((keys_BV.shape[0], t.state_U.size), np.int64)
+    priority_BV = np.zeros(keys_BV.shape, np.int64)
+    placed_B = np.empty(keys_BV.shape[0], np.bool_)
+    ops = np.flatnonzero(t.unit_V >= 0)
+    for row in range(keys_BV.shape[0]):
+        by_key = ops[np.argsort(-keys_BV[row, ops], kind="mergesort")]
+        order = predecessors_first(t, by_key)
+        device_U, _, _, _, status = place(
+            t, order, none, none, INSERTION, fit, versions, fully_linked
+        )
+        devices_BU[row], placed_B[row] = device_U, status == PLACED
+        priority_BV[row, order] = np.arange(order.size, 0, -1)
+    return devices_BU, priority_BV, placed_B
+
+
+@entry
+def ready_order(t: ListTables, keys_V: Floats, ties_V: Floats) -> Ints:
+    """Returns the ops with a device, each time the ready one of the largest key.
+
+    Ties go to the smaller entry of `ties_V`, then to the lower op.
+    """
+    ready, order = np.empty(keys_V.size, np.int64), np.empty(keys_V.size, np.int64)
+    missing_V = t.in_ptr[1:] - t.in_ptr[:-1]
     num_ready, taken = 0, 0
-    for op in range(num_ops):
-        missing[op] = t.in_ptr[op + 1] - t.in_ptr[op]
-        if missing[op] == 0 and t.unit_V[op] >= 0:
+    for op in range(keys_V.size):
+        if missing_V[op] == 0 and t.unit_V[op] >= 0:
             ready[num_ready] = op
             num_ready += 1
     while num_ready > 0:
-        largest, num_tied = -np.inf, 0
-        for position in range(num_ready):
-            level = levels_V[ready[position]]
-            if level > largest:
-                largest, num_tied = level, 0
-            if level == largest:
-                tied[num_tied] = position
-                num_tied += 1
-        position = tied[int(draws_V2[taken, 0] * num_tied)]
-        op = ready[position]
+        best = 0
+        for position in range(1, num_ready):
+            op, other = ready[position], ready[best]
+            if keys_V[op] > keys_V[other] or (
+                keys_V[op] == keys_V[other] and (ties_V[op], op) < (ties_V[other], other)
+            ):
+                best = position
+        op = ready[best]
         num_ready -= 1
-        ready[position] = ready[num_ready]
-        earliest, num_tied = np.inf, 0
-        for device in range(num_devices):
-            if not _may_place(t, op, device, device_U, domain_UD, free_D, fully_linked):
-                continue
-            begin = _ready(t, op, device, device_U, end_V)
-            if begin == np.inf:
-                continue
-            begin = max(begin, available_S[first_S[device] : first_S[device + 1]].min())
-            if begin < earliest:
-                earliest, num_tied = begin, 0
-            if begin == earliest:
-                tied[num_tied] = device
-                num_tied += 1
-        if num_tied == 0:
-            return device_U, order, taken, op
-        device = tied[int(draws_V2[taken, 1] * num_tied)]
-        _take(t, op, device, device_U, domain_UD, free_D, present_TD, 0, fully_linked)
-        streams = available_S[first_S[device] : first_S[device + 1]]
-        end_V[op] = earliest + t.times_VD[op, device]
-        streams[streams.argmin()] = end_V[op]
+        ready[best] = ready[num_ready]
         order[taken] = op
         taken += 1
         for e in range(t.out_ptr[op], t.out_ptr[op + 1]):
             consumer = t.out_dst[e]
-            missing[consumer] -= 1
-            if missing[consumer] == 0:
+            missing_V[consumer] -= 1
+            if missing_V[consumer] == 0:
                 ready[num_ready] = consumer
                 num_ready += 1
-    return device_U, order, taken, PLACED
+    return order[:taken]
 
 
-@_jit
-def heft_by_keys(t: ListTables, keys_V: Floats, fully_linked: bool) -> tuple[Ints, Ints, int]:
-    """HEFT with insertion in the order of keys, largest first, predecessors first anyway.
-
-    Returns:
-        (device per unit, the order, PLACED or the op at a dead end).
-    """
-    by_key = np.argsort(-keys_V, kind="mergesort")
-    order = np.empty(keys_V.size, np.int64)
-    count = 0
-    for op in by_key:
-        if t.unit_V[op] >= 0:
-            order[count] = op
-            count += 1
-    order = predecessors_first(t, order[:count])
-    device_U, _, _, status = heft(t, order, True, 0, fully_linked)
-    return device_U, order, status
-
-
-@_jit
+@entry
 def predecessors_first(t: ListTables, order: Ints) -> Ints:
     """Returns the order with every op right after its predecessors at the earliest.
 
@@ -215,152 +234,3 @@ def predecessors_first(t: ListTables, order: Ints) -> Ints:
             result[count] = op
             count += 1
     return result
-
-
-@_jit
-def _fresh(t: ListTables, count_tensors: int) -> tuple[Ints, Bools, Ints, Bools]:
-    device_U = np.full(t.state_U.size, -1, np.int64)
-    rows = t.bytes_T.size if count_tensors else 0
-    return (
-        device_U,
-        t.allowed_UD.copy(),
-        t.limit_D.copy(),
-        np.zeros((rows, t.limit_D.size), np.bool_),
-    )
-
-
-@_jit
-def _first_streams(t: ListTables) -> Ints:
-    first_S = np.zeros(t.streams_D.size + 1, np.int64)
-    for device in range(t.streams_D.size):
-        first_S[device + 1] = first_S[device] + t.streams_D[device]
-    return first_S
-
-
-@_jit
-def _new_state(t: ListTables, op: int, device_U: Ints) -> int:
-    """State that the op's unit brings along if this op is its first."""
-    unit = t.unit_V[op]
-    return t.state_U[unit] if device_U[unit] < 0 else 0
-
-
-@_jit
-def _may_place(
-    t: ListTables,
-    op: int,
-    device: int,
-    device_U: Ints,
-    domain_UD: Bools,
-    free_D: Ints,
-    fully_linked: bool,
-) -> bool:
-    unit = t.unit_V[op]
-    if device_U[unit] >= 0:
-        return bool(device_U[unit] == device)
-    if not domain_UD[unit, device] or t.state_U[unit] > free_D[device]:
-        return False
-    if fully_linked:
-        return True
-    for n in range(t.near_ptr[unit], t.near_ptr[unit + 1]):
-        other = t.near_unit[n]
-        if device_U[other] >= 0:
-            continue
-        left = False
-        for peer in range(free_D.size):
-            joined = t.linked_DD[device, peer] if t.near_sends[n] else t.linked_DD[peer, device]
-            if domain_UD[other, peer] and joined:
-                left = True
-                break
-        if not left:
-            return False
-    return True
-
-
-@_jit
-def _take(
-    t: ListTables,
-    op: int,
-    device: int,
-    device_U: Ints,
-    domain_UD: Bools,
-    free_D: Ints,
-    present_TD: Bools,
-    count_tensors: int,
-    fully_linked: bool,
-) -> None:
-    unit = t.unit_V[op]
-    if count_tensors:
-        free_D[device] -= _need(t, op, device, present_TD, count_tensors)
-        for e in range(t.in_ptr[op], t.in_ptr[op + 1]):
-            present_TD[t.in_tensor[e], device] = True
-        for e in range(t.held_ptr[op], t.held_ptr[op + 1]):
-            present_TD[t.held_tensor[e], device] = True
-        present_TD[t.tensor_ptr[op] : t.tensor_ptr[op + 1], device] = True
-    if device_U[unit] >= 0:
-        return
-    device_U[unit] = device
-    free_D[device] -= t.state_U[unit]
-    if fully_linked:
-        return
-    for n in range(t.near_ptr[unit], t.near_ptr[unit + 1]):
-        other = t.near_unit[n]
-        for peer in range(free_D.size):
-            joined = t.linked_DD[device, peer] if t.near_sends[n] else t.linked_DD[peer, device]
-            if not joined:
-                domain_UD[other, peer] = False
-
-
-@_jit
-def _need(t: ListTables, op: int, device: int, present_TD: Bools, count_tensors: int) -> int:
-    """Bytes that the op adds to a device: its outputs and inputs that are not there yet."""
-    need = 0
-    for tensor in range(t.tensor_ptr[op], t.tensor_ptr[op + 1]):
-        if not present_TD[tensor, device]:
-            need += t.bytes_T[tensor] * count_tensors
-    for e in range(t.in_ptr[op], t.in_ptr[op + 1]):
-        if not present_TD[t.in_tensor[e], device] and _first_use(t.in_tensor, t.in_ptr[op], e):
-            need += t.bytes_T[t.in_tensor[e]] * count_tensors
-    for e in range(t.held_ptr[op], t.held_ptr[op + 1]):
-        tensor = t.held_tensor[e]
-        if not present_TD[tensor, device] and _first_use(t.held_tensor, t.held_ptr[op], e):
-            need += t.bytes_T[tensor]
-    return need
-
-
-@_jit
-def _first_use(tensors: Ints, first: int, e: int) -> bool:
-    return not bool((tensors[first:e] == tensors[e]).any())
-
-
-@_jit
-def _ready(t: ListTables, op: int, device: int, device_U: Ints, end_V: Floats) -> float:
-    """When all inputs can be on the device, links free; infinite without a link."""
-    ready = 0.0
-    for e in range(t.in_ptr[op], t.in_ptr[op + 1]):
-        src = t.in_src[e]
-        at = device_U[t.unit_V[src]]
-        arrival = end_V[src]
-        if at != device:
-            arrival += (
-                t.latency_DD[at, device] + t.bytes_T[t.in_tensor[e]] * t.per_byte_DD[at, device]
-            )
-        ready = max(ready, arrival)
-    return ready
-
-
-@_jit
-def _gap(starts: Floats, ends: Floats, count: int, ready: float, time: float) -> tuple[float, int]:
-    """(start, position) of the first idle gap of `time` from `ready` on."""
-    low, high = 0, count
-    while low < high:
-        middle = (low + high) // 2
-        if ends[middle] > ready:
-            high = middle
-        else:
-            low = middle + 1
-    begin = ready
-    for position in range(low, count):
-        if begin + time <= starts[position]:
-            return begin, position
-        begin = max(begin, ends[position])
-    return begin, count

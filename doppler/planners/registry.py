@@ -15,11 +15,17 @@ ENTRY_POINT_GROUP = "doppler.planners"
 
 BUILT_IN = {
     "annealing": "doppler.planners.annealing:plan",
+    "cpop": "doppler.planners.cpop:plan",
     "critical_path": "doppler.planners.critical_path:plan",
+    "dmdas": "doppler.planners.dmdas:plan",
     "dp_only": "doppler.planners.dp_only:plan",
+    "earliest_start": "doppler.planners.earliest_start:plan",
+    "etf": "doppler.planners.etf:plan",
     "exhaustive": "doppler.planners.exhaustive:plan",
     "heft": "doppler.planners.heft:plan",
     "learned": "doppler.planners.learned:plan",
+    "m_etf": "doppler.planners.m_etf:plan",
+    "peft": "doppler.planners.peft:plan",
     "perturbed_heft": "doppler.planners.heft:perturbed",
     "random_best": "doppler.planners.random_best:plan",
     "round_robin": "doppler.planners.round_robin:plan",

@@ -5,14 +5,17 @@ Arrays: `V` ops, `U` units, `D` devices, `T` tensors. CSR: row i of `x` is x[x_p
 Only edges of distance 0 order a list schedule, so graphs of a period are placed by one iteration.
 """
 
+import hashlib
 from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from doppler.core.costs import Costs
-from doppler.core.graph import Edge
+from doppler.core.graph import DataflowGraph, Edge
 from doppler.planners.mask import NO_UNIT, Bools, Ints, Mask
 
 Floats = NDArray[np.float64]
@@ -28,6 +31,8 @@ class ListTables(NamedTuple):
         held_ptr, held_tensor: Inputs resident everywhere that each op reads.
         tensor_ptr: First tensor of each op; tensor = tensor_ptr[op] + output.
         bytes_T: Size of each tensor.
+        readers_T: In-edges above that read each tensor, one more if an edge of another distance
+            does: such a tensor is never done with.
         latency_DD, per_byte_DD: Transfer time = latency + bytes * per_byte; 0 on the diagonal,
             infinite latency without a link.
         streams_D: Ops at a time.
@@ -35,6 +40,8 @@ class ListTables(NamedTuple):
         allowed_UD, state_U, limit_D, linked_DD: As in `Mask`.
         near_ptr, near_unit, near_sends: Units joined by an edge of any distance; True where the
             row's unit is the sender.
+        stamp: Empty. Its element type carries a digest of the kernels' source, because numba's
+            cache on disk looks at one file only and would go on with old code of the others.
     """
 
     times_VD: Floats
@@ -47,6 +54,7 @@ class ListTables(NamedTuple):
     held_tensor: Ints
     tensor_ptr: Ints
     bytes_T: Ints
+    readers_T: Ints
     latency_DD: Floats
     per_byte_DD: Floats
     streams_D: Ints
@@ -58,6 +66,7 @@ class ListTables(NamedTuple):
     near_ptr: Ints
     near_unit: Ints
     near_sends: Bools
+    stamp: NDArray[np.void]
 
 
 def make_tables(mask: Mask, costs: Costs) -> ListTables:
@@ -91,6 +100,7 @@ def make_tables(mask: Mask, costs: Costs) -> ListTables:
         held_tensor=held_tensor,
         tensor_ptr=tensor_ptr,
         bytes_T=np.asarray([size for op in graph.ops for size in op.outputs], dtype=np.int64),
+        readers_T=_readers(graph, joined, tensor_ptr),
         latency_DD=latency_DD,
         per_byte_DD=per_byte_DD,
         streams_D=np.asarray([device.num_streams for device in cluster.devices], dtype=np.int64),
@@ -102,7 +112,16 @@ def make_tables(mask: Mask, costs: Costs) -> ListTables:
         near_ptr=near_ptr,
         near_unit=np.ascontiguousarray(both[order, 1]),
         near_sends=np.ascontiguousarray(order < len(sends)),
+        stamp=np.zeros(0, dtype=[(_source_digest(), np.int8)]),
     )
+
+
+@cache
+def _source_digest() -> str:
+    digest = hashlib.sha256()
+    for path in sorted(Path(__file__).parent.glob("list_*.py")):
+        digest.update(path.read_bytes())
+    return f"sha{digest.hexdigest()[:16]}"
 
 
 def _csr(rows: Sequence[int], values: Sequence[int], count: int) -> tuple[Ints, Ints]:
@@ -118,6 +137,15 @@ def _by_destination(edges: Sequence[Edge], tensor_ptr: Ints, count: int) -> tupl
     first = tensor_ptr.tolist()
     tensors = [first[edge.src] + edge.output for edge in edges]
     return ptr, sources, _csr(destinations, tensors, count)[1]
+
+
+def _readers(graph: DataflowGraph, joined: Sequence[Edge], tensor_ptr: Ints) -> Ints:
+    readers_T = np.zeros(int(tensor_ptr[-1]), dtype=np.int64)
+    first = tensor_ptr.tolist()
+    np.add.at(readers_T, [first[edge.src] + edge.output for edge in joined], 1)
+    carried = {first[edge.src] + edge.output for edge in graph.edges if edge.distance}
+    readers_T[sorted(carried)] += 1
+    return readers_T
 
 
 def _transfer_times(mask: Mask) -> tuple[Floats, Floats]:

@@ -12,8 +12,7 @@ from doppler.core.plan import check_plan
 from doppler.core.problem import Problem
 from doppler.planners import heft
 from doppler.planners.base import Budget
-from doppler.planners.list_core import heft as compiled_heft
-from doppler.planners.list_schedule import make_list_scheduler
+from doppler.planners.list_schedule import Fit, make_list_scheduler
 from doppler.planners.mask import NO_UNIT
 from tests.planners.slow_scorer import SlowScorer
 from tests.random_problems import problems_with_costs
@@ -61,10 +60,9 @@ def test_insertion_uses_a_gap_that_append_leaves():
     problem = problem_of(3, [(0, 1)], latency=0)
     op_ns = ((5, 50), (90, 9), (60, 4))
     lists = scheduler(problem, op_ns)
-    order = np.array([0, 1, 2])
-    *_, with_gap, _ = compiled_heft(lists.tables, order, True, 0, True)
-    *_, appended, _ = compiled_heft(lists.tables, order, False, 0, True)
-    assert (with_gap, appended) == (14, 18)
+    ranks_V = np.array([3.0, 2.0, 1.0])
+    spans = [lists.heft(ranks_V, insertion=insertion).makespan_ns for insertion in (True, False)]
+    assert spans == [14, 18]
 
 
 def test_streams_run_side_by_side():
@@ -100,7 +98,7 @@ def test_tensors_are_spread_where_they_do_not_fit_together():
     plan = heft.plan(problem, SlowScorer(problem, costs), Budget(4), np.random.default_rng(0))
     assert sorted(plan.placement) == [0, 0, 0, 0] or sorted(plan.placement) == [0, 0, 1, 1]
     lists = make_list_scheduler(problem, costs)
-    assert sorted(lists.heft(fit_tensors=True).devices_U.tolist()) == [0, 0, 1, 1]
+    assert sorted(lists.heft(fit=Fit.all).devices_U.tolist()) == [0, 0, 1, 1]
     assert lists.heft().devices_U.tolist() == [0, 0, 0, 0]
 
 

@@ -1,0 +1,19 @@
+"""Earliest start as dask has it: depth first, least occupied device, no look at speeds."""
+
+import numpy as np
+
+from doppler.core.plan import Plan
+from doppler.core.problem import Problem
+from doppler.core.runtime import Scorer
+from doppler.planners.base import Budget
+from doppler.planners.list_planner import plan_by_rules
+from doppler.planners.list_schedule import ListScheduler
+
+
+def plan(problem: Problem, scorer: Scorer, budget: Budget, rng: np.random.Generator) -> Plan:
+    """Returns the rule's plan (see `ListScheduler.earliest_start` and `plan_by_rules`).
+
+    Source: dask.distributed.
+    """
+    del rng
+    return plan_by_rules(problem, scorer, budget, "earliest_start", [ListScheduler.earliest_start])
