@@ -41,6 +41,18 @@ def jit(function: _F) -> _F:
     return cast(_F, compiled(function))
 
 
+def inlined(function: _F) -> _F:
+    """Compiles a small function of the hot path into every compiled function that calls it."""
+    compiled = njit(
+        nogil=True,
+        error_model="numpy",
+        no_cpython_wrapper=True,
+        no_cfunc_wrapper=True,
+        forceinline=True,
+    )
+    return cast(_F, compiled(function))
+
+
 @intrinsic  # type: ignore[untyped-decorator]
 def trailing_zeros(_typing: Any, _word: Any) -> Any:  # noqa: D103
     def codegen(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:

@@ -6,6 +6,7 @@ the Python object, which must outlive the call.
 """
 
 import hashlib
+import operator
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,17 +14,18 @@ from typing import Any, NamedTuple
 import numpy as np
 from llvmlite import ir  # type: ignore[import-untyped]
 from numba import from_dtype, types
-from numba.core.typing.templates import AttributeTemplate
+from numba.core import cgutils
+from numba.core.typing.templates import AbstractTemplate, AttributeTemplate, infer_global, signature
 from numba.extending import (
     NativeValue,
     infer_getattr,
+    lower_builtin,
     lower_getattr_generic,
     models,
     register_model,
     typeof_impl,
     unbox,
 )
-from numba.np import arrayobj
 
 
 class Packed:
@@ -92,6 +94,27 @@ def _unbox(_type: PackedType, value: Any, context: Any) -> Any:
     return NativeValue(pointer)
 
 
+class FieldArray(types.Type):
+    """Type of one array field; its elements can be read and written, nothing else.
+
+    Unlike numba's arrays it does not count a negative index from the end, and every access says
+    which field it touches, so that the compiler knows that a store to one field leaves what it has
+    loaded from the others as it was (fields of a record never share memory).
+    """
+
+    def __init__(self, record: str, field: str, dtype: Any, ndim: int) -> None:
+        self.field, self.dtype, self.ndim = f"{record}.{field}", dtype, ndim
+        super().__init__(name=f"Field({record}.{field},{dtype},{ndim})")
+
+
+@register_model(FieldArray)
+class _FieldModel(models.StructModel):  # type: ignore[misc]
+    def __init__(self, manager: Any, field: FieldArray) -> None:
+        members = [("data", types.CPointer(field.dtype))]
+        members += [(f"extent{axis}", types.intp) for axis in range(field.ndim)]
+        super().__init__(manager, field, members)
+
+
 @infer_getattr
 class _PackedAttribute(AttributeTemplate):  # type: ignore[misc]
     key = PackedType
@@ -100,7 +123,91 @@ class _PackedAttribute(AttributeTemplate):  # type: ignore[misc]
         if field not in record.offsets:
             return None
         _, dtype, ndim = record.offsets[field]
-        return types.Array(dtype, ndim, "C") if ndim else dtype
+        return FieldArray(record.name, field, dtype, ndim) if ndim else dtype
+
+
+@infer_getattr
+class _FieldAttribute(AttributeTemplate):  # type: ignore[misc]
+    key = FieldArray
+
+    def generic_resolve(self, field: FieldArray, attribute: str) -> Any:
+        return types.intp if attribute == "size" else None
+
+
+def _index_type(field: FieldArray, index: Any) -> Any:
+    """The index as numba shall cast it, or None if it does not fit the field."""
+    if field.ndim == 1 and isinstance(index, types.Integer):
+        return types.intp
+    if isinstance(index, types.BaseTuple) and len(index) == field.ndim:
+        return types.UniTuple(types.intp, field.ndim)
+    return None
+
+
+@infer_global(operator.getitem)
+class _FieldLoad(AbstractTemplate):  # type: ignore[misc]
+    key = operator.getitem
+
+    def generic(self, arguments: Any, _keywords: Any) -> Any:
+        field, index = arguments
+        if isinstance(field, FieldArray) and (cast := _index_type(field, index)):
+            return signature(field.dtype, field, cast)
+        return None
+
+
+@infer_global(operator.setitem)
+class _FieldStore(AbstractTemplate):  # type: ignore[misc]
+    key = operator.setitem
+
+    def generic(self, arguments: Any, _keywords: Any) -> Any:
+        field, index, _ = arguments
+        if isinstance(field, FieldArray) and (cast := _index_type(field, index)):
+            return signature(types.none, field, cast, field.dtype)
+        return None
+
+
+def _own_memory(module: Any, instruction: Any, field: FieldArray) -> Any:
+    """Marks an access: those of different fields never touch the same memory (LLVM's TBAA)."""
+    root = module.add_metadata([ir.MetaDataString(module, "packed")])
+    kind = module.add_metadata([ir.MetaDataString(module, field.field), root])
+    zero = ir.Constant(ir.IntType(64), 0)
+    instruction.set_metadata("tbaa", module.add_metadata([kind, kind, zero]))
+    return instruction
+
+
+def _address(context: Any, builder: Any, field: FieldArray, value: Any, index: Any) -> Any:
+    array = cgutils.create_struct_proxy(field)(context, builder, value)
+    if field.ndim > 1:
+        offset, *others = cgutils.unpack_tuple(builder, index)
+        for axis, at in enumerate(others, start=1):
+            offset = builder.add(builder.mul(offset, getattr(array, f"extent{axis}")), at)
+        index = offset
+    return builder.gep(array.data, [index])
+
+
+@lower_builtin(operator.getitem, FieldArray, types.intp)
+@lower_builtin(operator.getitem, FieldArray, types.BaseTuple)
+def _load(context: Any, builder: Any, sig: Any, arguments: Any) -> Any:
+    field = sig.args[0]
+    loaded = builder.load(_address(context, builder, field, *arguments))
+    return _own_memory(builder.module, loaded, field)
+
+
+@lower_builtin(operator.setitem, FieldArray, types.intp, types.Any)
+@lower_builtin(operator.setitem, FieldArray, types.BaseTuple, types.Any)
+def _store(context: Any, builder: Any, sig: Any, arguments: Any) -> Any:
+    field, (value, index, item) = sig.args[0], arguments
+    stored = builder.store(item, _address(context, builder, field, value, index))
+    _own_memory(builder.module, stored, field)
+    return context.get_dummy_value()
+
+
+@lower_getattr_generic(FieldArray)
+def _size(context: Any, builder: Any, field: FieldArray, value: Any, _attribute: str) -> Any:
+    array = cgutils.create_struct_proxy(field)(context, builder, value)
+    size = array.extent0
+    for axis in range(1, field.ndim):
+        size = builder.mul(size, getattr(array, f"extent{axis}"))
+    return size
 
 
 @lower_getattr_generic(PackedType)
@@ -117,19 +224,9 @@ def _load_field(context: Any, builder: Any, record: PackedType, value: Any, fiel
 
     if ndim == 0:
         return load(0)
-    array = arrayobj.make_array(types.Array(dtype, ndim, "C"))(context, builder)
-    item = context.get_data_type(dtype)
-    size = context.get_abi_sizeof(item)
-    shape = [load(1 + axis) for axis in range(ndim)]
-    strides = [ir.Constant(word, size)]
-    for extent in reversed(shape[1:]):
-        strides.insert(0, builder.mul(strides[0], extent))
-    arrayobj.populate_array(
-        array,
-        data=builder.inttoptr(load(0), item.as_pointer()),
-        shape=shape,
-        strides=strides,
-        itemsize=ir.Constant(word, size),
-        meminfo=None,
-    )
+    kind = FieldArray(record.name, field, dtype, ndim)
+    array = cgutils.create_struct_proxy(kind)(context, builder)
+    array.data = builder.inttoptr(load(0), context.get_data_type(dtype).as_pointer())
+    for axis in range(ndim):
+        setattr(array, f"extent{axis}", load(1 + axis))
     return array._getvalue()

@@ -6,7 +6,7 @@ one device and iteration, with a hint to its first word.
 
 import numpy as np
 
-from simulator.engine.jit import DIRTY, ITERATIONS, NOW, SEEN, TRACED, jit, trailing_zeros
+from simulator.engine.jit import DIRTY, ITERATIONS, NOW, SEEN, TRACED, inlined, jit, trailing_zeros
 from simulator.engine.tables import Int64, Tables
 from simulator.engine.workspace import Log, Workspace
 
@@ -93,7 +93,7 @@ def pop_ready(ws: Workspace, device: int) -> tuple[int, int]:
     return ws.op_at[(word << 6) + np.int64(trailing_zeros(bits))], iteration
 
 
-@jit
+@inlined
 def satisfy(tab: Tables, ws: Workspace, log: Log, op: int, iteration: int) -> None:
     """One requirement less of an op in an iteration; the last one makes it ready."""
     if iteration >= ws.scalars[ITERATIONS]:

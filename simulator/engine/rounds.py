@@ -27,6 +27,7 @@ from simulator.engine.jit import (
     STAMP,
     STARTED,
     TRACED,
+    inlined,
     jit,
 )
 from simulator.engine.ready_sets import mark_dirty, pop_ready, satisfy
@@ -146,7 +147,7 @@ def start_op(tab: Tables, ws: Workspace, log: Log, stream: int, op: int, iterati
                     log.versions[iteration, edge] = version
 
 
-@jit
+@inlined
 def dispatch(tab: Tables, ws: Workspace, log: Log) -> None:
     """Phase (b): copies that wait for a stream first, then ops by (iteration, rank)."""
     for index in range(ws.scalars[DIRTY]):
@@ -169,7 +170,7 @@ def dispatch(tab: Tables, ws: Workspace, log: Log) -> None:
     ws.scalars[DIRTY] = 0
 
 
-@jit
+@inlined
 def fix_durations(tab: Tables, ws: Workspace, log: Log, bound: int) -> int:
     """Ends of the ops started in this round; returns a lower bound above `bound`, or -1."""
     for index in range(ws.scalars[STARTED]):
@@ -197,7 +198,7 @@ def fix_durations(tab: Tables, ws: Workspace, log: Log, bound: int) -> int:
     return -1
 
 
-@jit
+@inlined
 def complete_slot(tab: Tables, ws: Workspace, log: Log, slot: int) -> bool:
     """A stream or the buses of a transfer are done; returns False if a pair has no link."""
     streams = tab.stream_device.size
@@ -225,12 +226,17 @@ def complete(tab: Tables, ws: Workspace, log: Log) -> int:
     """Phase (a) at the next time; returns DONE if nothing is in flight, -1 to go on."""
     now = ws.scalars[NOW]
     credits, sent = ws.scalars[CREDITS], ws.scalars[SENT]
+    first, several = 0, True
     if credits == 0 and sent == 0:
-        now = IDLE
+        now, several = IDLE, False
         for index in range(ws.scalars[ACTIVE]):
-            now = min(now, ws.active_end[index])
+            end = ws.active_end[index]
+            several = end == now or (several and end > now)
+            if end < now:
+                now, first = end, index
         for latency in range(tab.num_classes):
-            now = min(now, ws.class_time[latency])
+            if ws.class_time[latency] < now:
+                now, first = ws.class_time[latency], ws.scalars[ACTIVE]
         if now == IDLE:
             return DONE
     ws.scalars[NOW] = now
@@ -248,7 +254,7 @@ def complete(tab: Tables, ws: Workspace, log: Log) -> int:
             ws.class_head[latency] = after
             ws.class_time[latency] = ws.record_arrival[after] if after >= 0 else IDLE
             deliver(tab, ws, log, record)
-    index = 0
+    index = first
     while index < ws.scalars[ACTIVE]:
         if ws.active_end[index] != now:
             index += 1
@@ -259,4 +265,6 @@ def complete(tab: Tables, ws: Workspace, log: Log) -> int:
         ws.scalars[ACTIVE] = last
         if not complete_slot(tab, ws, log, slot):
             return NO_LINK_FOR_PAIR
+        if not several:
+            break
     return -1

@@ -14,6 +14,7 @@ from simulator.engine.jit import (
     TOUCHED,
     TRACED,
     TRANSFERS,
+    inlined,
     jit,
 )
 from simulator.engine.ready_sets import mark_dirty, satisfy
@@ -124,7 +125,7 @@ def deliver(tab: Tables, ws: Workspace, log: Log, record: int) -> None:
     ws.scalars[FREE_RECORD] = record
 
 
-@jit
+@inlined
 def left_sender(tab: Tables, ws: Workspace, log: Log, record: int) -> None:
     """Buses or stream of a transfer are free again; what has no latency is there at once."""
     src = ws.record_src[record]
@@ -180,7 +181,7 @@ def send(tab: Tables, ws: Workspace, tensor: int, iteration: int, src: int, dst:
     return True
 
 
-@jit
+@inlined
 def start_transfers(tab: Tables, ws: Workspace) -> None:
     """Phase (c): starts what is first in all its queues and finds all its buses free."""
     for index in range(ws.scalars[TOUCHED]):
