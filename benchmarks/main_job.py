@@ -89,8 +89,8 @@ def measure(run: LearnRun, max_blocks: int) -> dict[str, float]:
             ordinary = against_learned(lambda: plain.run(length))
     best = run.comparison.ratio
     show("learned / " + run.best_baseline, best, run.comparison.blocks)
-    show("single device / learned", one_core.ratio, len(one_core.ratios))
-    show("ordinary loop / learned", ordinary.ratio, len(ordinary.ratios))
+    show("single device / learned", one_core.ratio, one_core.num_blocks)
+    show("ordinary loop / learned", ordinary.ratio, ordinary.num_blocks)
     for candidate in run.candidates:
         if candidate.measured_ns is not None:
             measured = candidate.measured_ns

@@ -9,6 +9,7 @@ from typing import Any
 
 from doppler.core.errors import ConfigError
 from doppler.core.problem import Objective
+from doppler.measure import MIN_BLOCKS
 from executor.drl.config import PPOJobConfig
 from executor.drl.presets import PRESETS
 
@@ -155,12 +156,12 @@ class RunSettings:
 class ComparisonSettings:
     """How plans are measured against each other."""
 
-    min_blocks: int = setting(3, "ABBA blocks at least")
+    min_blocks: int = setting(MIN_BLOCKS, "ABBA blocks at least")
     max_blocks: int = setting(12, "ABBA blocks at most")
     half_width: float = setting(0.03, "stop when the 95 % half-width of the ratio is this small")
 
     def __post_init__(self) -> None:
-        _at_least(self, 2, "min_blocks")
+        _at_least(self, MIN_BLOCKS, "min_blocks")
         _at_least(self, self.min_blocks, "max_blocks")
 
 
@@ -203,12 +204,21 @@ class RunConfig:
 class GraphConfig:
     """One's own graph on one's own cluster: what plan, compare and simulate share."""
 
-    graph: str = setting("", "graph file (JSON)")
+    graph: str = setting(
+        "",
+        "graph file: our JSON, WfCommons JSON, .stg, .dot, .graphml, or per-machine cost text (.txt)",
+    )
+    ns_per_unit: float | None = setting(
+        None, "nanoseconds of one unit of time, for graph files whose format has no unit"
+    )
+    bytes_per_unit: float | None = setting(
+        None, "bytes of one unit of data, for graph files whose format has no unit"
+    )
     cluster: str = setting("", "cluster file (JSON)")
     costs: str | None = setting(
         None,
-        "cost file (JSON), or the cost_table.json of a result folder; null = roofline from the "
-        "cluster's rates",
+        "cost file (JSON), or the cost_table.json of a result folder; null = the times of the graph "
+        "file where it has some, else roofline from the cluster's rates",
     )
     objective: Objective | None = setting(
         None, "makespan or period; null = period where the graph is loop-carried"

@@ -1,6 +1,5 @@
 """Measuring plans on the running job: periods of windows, intervals, interleaved comparison."""
 
-import math
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,6 +12,9 @@ from doppler.core.plan import Plan
 from doppler.core.trace import Trace
 
 CONFIDENCE = 0.95
+MIN_RATIOS = 6
+"""With fewer, no ratios exclude anything at 95 %: 2 x 0.5^5 > 0.05."""
+MIN_BLOCKS = MIN_RATIOS // 2
 BOOTSTRAP_DRAWS = 2000
 
 
@@ -49,18 +51,22 @@ def median_interval(values: Sequence[float], rng: np.random.Generator) -> Interv
 
 
 def ratio_interval(ratios: Sequence[float]) -> Interval:
-    """Returns the geometric mean of block ratios with Student's 95 % interval on the logarithm.
+    """Returns the median of paired ratios with its exact 95 % interval.
+
+    The interval runs between two order statistics, by the sign test: it assumes no distribution,
+    and windows that another program has disturbed do not move it while they are few.
+
+    Source: Conover, "Practical Nonparametric Statistics", section 3.2.
 
     Raises:
-        DopplerError: If there are fewer than two ratios.
+        DopplerError: If there are fewer than `MIN_RATIOS` ratios.
     """
-    if len(ratios) < 2:
-        raise DopplerError(f"an interval needs at least 2 blocks, and there are {len(ratios)}")
-    logs = [math.log(ratio) for ratio in ratios]
-    mean = statistics.fmean(logs)
-    spread = statistics.stdev(logs) / math.sqrt(len(logs))
-    half = float(stats.t.ppf(0.5 + CONFIDENCE / 2, len(logs) - 1)) * spread
-    return Interval(math.exp(mean), math.exp(mean - half), math.exp(mean + half))
+    count = len(ratios)
+    if count < MIN_RATIOS:
+        raise DopplerError(f"an interval needs at least {MIN_RATIOS} ratios, and there are {count}")
+    ordered = sorted(ratios)
+    outside = int(stats.binom.ppf((1 - CONFIDENCE) / 2, count, 0.5)) - 1
+    return Interval(statistics.median(ordered), ordered[outside], ordered[-1 - outside])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,16 +74,21 @@ class Blocks:
     """Windows of two things, measured in ABBA blocks.
 
     Attributes:
-        ratio: First over second per block, combined.
+        ratio: First over second.
         first: Value of every window of the first.
         second: Value of every window of the second.
-        ratios: One ratio per block.
+        ratios: First over second of neighbouring windows, two per block.
     """
 
     ratio: Interval
     first: tuple[float, ...]
     second: tuple[float, ...]
     ratios: tuple[float, ...]
+
+    @property
+    def num_blocks(self) -> int:
+        """ABBA blocks measured."""
+        return len(self.ratios) // 2
 
 
 def interleave(
@@ -93,20 +104,18 @@ def interleave(
     Args:
         first: Measures one window of A.
         second: Measures one window of B.
-        min_blocks: Blocks at least.
+        min_blocks: Blocks at least, `MIN_BLOCKS` or more.
         max_blocks: Blocks at most.
         half_width: Relative half-width of the interval at which to stop.
     """
     windows: tuple[list[float], list[float]] = ([], [])
     ratios: list[float] = []
-    while len(ratios) < max_blocks:
-        block: tuple[list[float], list[float]] = ([], [])
-        for which in (0, 1, 1, 0):
-            block[which].append((first, second)[which]())
-        ratios.append(sum(block[0]) / sum(block[1]))
-        windows[0].extend(block[0])
-        windows[1].extend(block[1])
-        if len(ratios) >= min_blocks:
+    for block in range(max_blocks):
+        for order in ((0, 1), (1, 0)):
+            for which in order:
+                windows[which].append((first, second)[which]())
+            ratios.append(windows[0][-1] / windows[1][-1])
+        if block + 1 >= min_blocks:
             ratio = ratio_interval(ratios)
             if (ratio.high - ratio.low) / 2 <= half_width * ratio.value:
                 break
@@ -123,7 +132,7 @@ class Comparison:
     """Two plans measured in interleaved blocks.
 
     Attributes:
-        ratio: Period of the first over period of the second, per block, combined.
+        ratio: Period of the first over period of the second.
         first_ns: Median period of the first in ns, with its interval over windows.
         second_ns: The same of the second.
         blocks: ABBA blocks measured.
@@ -155,7 +164,7 @@ def compare_interleaved(
         first: Plan A.
         second: Plan B.
         iterations: Iterations per window; every block has two windows of each plan.
-        min_blocks: Blocks at least.
+        min_blocks: Blocks at least, `MIN_BLOCKS` or more.
         max_blocks: Blocks at most.
         half_width: Relative half-width of the interval at which to stop.
         rng: For the bootstrap.
@@ -177,6 +186,6 @@ def compare_interleaved(
         ratio=blocks.ratio,
         first_ns=median_interval(blocks.first, rng),
         second_ns=median_interval(blocks.second, rng),
-        blocks=len(blocks.ratios),
+        blocks=blocks.num_blocks,
         traces=(traces[0], traces[1]),
     )
