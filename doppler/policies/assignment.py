@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from doppler.core.graph import InputResidency
 from doppler.core.problem import Problem
-from doppler.policies.levels import Levels, compute_levels
+from doppler.policies.levels import Levels, compute_levels, optimistic_costs
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -38,6 +38,7 @@ class Assignment:
         in_ptr, in_src, in_bytes: In-edges of distance 0.
         in_tensor: Tensor of each in-edge; edges with equal producer and output share one.
         out_ptr, out_dst: Out-edges of distance 0.
+        out_in: Position of each out-edge among the in-edges.
         near_ptr, near_op, near_bytes: All neighbours of any distance, self-loops left out.
         near_out: True where the neighbour is the consumer.
         near_loop: True where the edge's distance is at least 1.
@@ -66,6 +67,7 @@ class Assignment:
     in_tensor: Ints
     out_ptr: Ints
     out_dst: Ints
+    out_in: Ints
     near_ptr: Ints
     near_op: Ints
     near_bytes: Floats
@@ -110,9 +112,28 @@ class Assignment:
     @cached_property
     def levels(self) -> Levels:
         """Levels with mean work and mean transfer times over one link."""
+        return compute_levels(self.mean_work, self.in_ptr, self.in_src, self.in_comm)
+
+    @cached_property
+    def in_comm(self) -> Floats:
+        """Mean transfer time over one link per in-edge, E."""
         latency, per_byte = self.mean_link
-        comm = latency + self.in_bytes * per_byte
-        return compute_levels(self.mean_work, self.in_ptr, self.in_src, comm)
+        comm: Floats = latency + self.in_bytes * per_byte
+        return comm
+
+    @cached_property
+    def lookahead(self) -> Floats:
+        """Optimistic time after an op ends on a device, N x D; see `optimistic_costs`."""
+        cost = optimistic_costs(
+            np.where(self.allowed, self.work, np.inf),
+            (self.in_ptr, self.in_src, self.in_bytes),
+            np.where(self.linked, self.latency, np.inf),
+            self.per_byte,
+            self.levels.order,
+        )
+        finite = np.isfinite(cost)
+        capped: Floats = np.where(finite, cost, 2.0 * cost[finite].max(initial=1.0))
+        return capped
 
     @cached_property
     def initial_device(self) -> Ints:

@@ -51,6 +51,7 @@ def build_assignment(problem: Problem, costs: Costs) -> Assignment:
         in_tensor=np.unique(flat.tensor[in_order], return_inverse=True)[1].astype(np.int64),
         out_ptr=out_ptr,
         out_dst=flat.dst[out_order],
+        out_in=np.argsort(in_order, kind="stable")[out_order],
         near_ptr=near_ptr,
         near_op=near.dst,
         near_bytes=near.size,

@@ -2,13 +2,15 @@
 
 import enum
 
-from doppler.policies.config import FeatureSet
+from doppler.policies.config import PolicyKind
 
 
 class NodeColumn(enum.IntEnum):
     """Columns per op; the first five are the paper's, z-scored over the graph.
 
-    Ratios are to the mean op time; logarithms are natural, of 1 + x where x may be 0.
+    Ratios are to the mean op time; logarithms are natural, of 1 + x where x may be 0. The columns
+    of the graph are equal for all ops: mean transfer over mean op time, area over critical path and
+    devices, mean deviation of an op's time over the devices, number of devices.
     Source: DOPPLER section 3 for the first five; the others survive a change of graph.
     """
 
@@ -32,6 +34,12 @@ class NodeColumn(enum.IntEnum):
     ALLOWED_SHARE = 17
     LOOP_IN = 18
     LOOP_OUT = 19
+    LOOKAHEAD_SHARE = 20
+    SLACK_SHARE = 21
+    GRAPH_COMM_TO_WORK = 22
+    GRAPH_PARALLELISM = 23
+    GRAPH_SPREAD = 24
+    GRAPH_DEVICES = 25
 
 
 class EdgeColumn(enum.IntEnum):
@@ -46,7 +54,10 @@ class DeviceColumn(enum.IntEnum):
     """Dynamic columns per device for the selected op; the first five are the paper's, z-scored.
 
     Times are in units of the mean op time. Gaps are to the smallest value over the devices that
-    the op may use. Shares count ops.
+    the op may use. Shares count ops. The three gaps from FINISH_GAP on are the priors of PLC, in
+    units of the op's own time: earliest finish; earliest finish and the optimistic cost of what
+    follows (PEFT's table); transfers that cannot be avoided any more because producers of the same
+    consumers are elsewhere.
     """
 
     WORK = 0
@@ -55,22 +66,27 @@ class DeviceColumn(enum.IntEnum):
     PRED_LAST_END = 3
     EARLIEST_START = 4
     FINISH_GAP = 5
-    LOG_FINISH_GAP = 6
-    LOG_START_GAP = 7
-    LOG_IDLE = 8
-    WORK_GAP = 9
-    LOG_OP_RATIO = 10
-    PRED_SHARE = 11
-    LOG_IN_COST = 12
-    LOG_OUT_COST = 13
-    LOOP_SHARE = 14
-    SIBLING_SHARE = 15
-    SIBLING_LOAD = 16
-    COUSIN_SHARE = 17
-    PARTNER_SHARE = 18
-    NO_PREDECESSOR = 19
-    PROGRESS = 20
-    MEMORY_SHARE = 21
+    LOOKAHEAD_GAP = 6
+    PARTNER_GAP = 7
+    LOG_FINISH_GAP = 8
+    LOG_LOOKAHEAD_GAP = 9
+    LOG_PARTNER_GAP = 10
+    LOG_START_GAP = 11
+    LOG_IDLE = 12
+    WORK_GAP = 13
+    LOG_OP_RATIO = 14
+    PRED_SHARE = 15
+    LOG_IN_COST = 16
+    LOG_OUT_COST = 17
+    LOOP_SHARE = 18
+    SIBLING_SHARE = 19
+    SIBLING_LOAD = 20
+    COUSIN_SHARE = 21
+    PARTNER_SHARE = 22
+    NO_PREDECESSOR = 23
+    PROGRESS = 24
+    MEMORY_SHARE = 25
+    SPAN_GAP = 26
 
 
 class StaticColumn(enum.IntEnum):
@@ -86,18 +102,19 @@ class StaticColumn(enum.IntEnum):
 DEVICE_KINDS = ("cpu", "cuda", "green_context", "mps", "mig")
 NUM_STATIC = StaticColumn.KIND + len(DEVICE_KINDS) + 1
 NUM_PAPER = 5
+NUM_PRIORS = 3
 
 
-def num_node_columns(features: FeatureSet) -> int:
+def num_node_columns(kind: PolicyKind) -> int:
     """Columns per op that the policies see."""
-    return NUM_PAPER if features is FeatureSet.paper else len(NodeColumn)
+    return NUM_PAPER if kind is PolicyKind.paper else len(NodeColumn)
 
 
-def num_edge_columns(features: FeatureSet) -> int:
+def num_edge_columns(kind: PolicyKind) -> int:
     """Columns per edge that the policies see."""
-    return 1 if features is FeatureSet.paper else len(EdgeColumn)
+    return 1 if kind is PolicyKind.paper else len(EdgeColumn)
 
 
-def num_device_columns(features: FeatureSet) -> int:
+def num_device_columns(kind: PolicyKind) -> int:
     """Dynamic columns per device that PLC sees."""
-    return NUM_PAPER if features is FeatureSet.paper else len(DeviceColumn)
+    return NUM_PAPER if kind is PolicyKind.paper else len(DeviceColumn)

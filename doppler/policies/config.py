@@ -1,4 +1,4 @@
-"""The shape of the policies: sizes, feature set, priors."""
+"""The shape of the policies: which pair, its sizes, its priors."""
 
 import enum
 from dataclasses import dataclass
@@ -6,15 +6,17 @@ from dataclasses import dataclass
 from doppler.core.errors import ConfigError
 
 
-class FeatureSet(enum.Enum):
-    """Which feature columns the policies see.
+class PolicyKind(enum.Enum):
+    """Which pair of policies.
 
-    `paper`: the five columns per op and five per device of the paper, z-scored. `full`: those and
-    log-scale and ratio columns that survive a change of graph and hardware.
+    `paper`: the five columns per op and five per device of the paper, z-scored; messages without a
+    direction; an append-only timeline; no priors. `improved`: those columns and log-scale and ratio
+    columns that survive a change of graph and hardware; a message map per direction; a timeline
+    whose idle gaps are filled, as the runtime fills them; priors of learned weight.
     """
 
     paper = "paper"
-    full = "full"
+    improved = "improved"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +24,7 @@ class PolicyConfig:
     """Sizes and switches of both policies.
 
     Attributes:
-        feature_set: Which columns the policies see.
+        kind: Which pair.
         hidden: Width of an op's embedding.
         rank: Rank of the edge-conditioned map of a message (the paper's map has full rank).
         rounds: Message-passing rounds.
@@ -30,10 +32,10 @@ class PolicyConfig:
         summary: Width of what PLC sees of the ops already placed on a device.
         select_prior: Initial weight of the critical-path prior in SEL's logit: trades imitation
             of the critical-path rule at the start against diversity.
-        place_prior: Initial weight of the earliest-finish prior in PLC's logit.
+        place_prior: Initial weight of the earliest-finish priors in PLC's logit.
     """
 
-    feature_set: FeatureSet = FeatureSet.full
+    kind: PolicyKind = PolicyKind.improved
     hidden: int = 48
     rank: int = 16
     rounds: int = 3
@@ -51,3 +53,13 @@ class PolicyConfig:
             value = getattr(self, label)
             if not 0.0 < value <= 100.0:
                 raise ConfigError(f"{label} lies in (0, 100], and the policy has {value}")
+
+
+def policy_config(kind: PolicyKind) -> PolicyConfig:
+    """Returns the sizes that a pair is used with: the paper's, or those of the improved pair.
+
+    Source: DOPPLER section 4 (width 128, 6 rounds) for the paper's pair.
+    """
+    if kind is PolicyKind.paper:
+        return PolicyConfig(kind=kind, hidden=128, rounds=6, head_hidden=64)
+    return PolicyConfig(kind=kind)

@@ -3,6 +3,7 @@
 Legend: B episodes, N placed ops (= decisions), D devices, K head width, R decisions with a choice.
 """
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,6 +25,9 @@ from doppler.policies.sampling import (
 from doppler.policies.select import SelectPolicy
 from doppler.policies.sequence_softmax import sequence_softmax
 from doppler.policies.tables import Heads, Tables, make_tables
+
+# How the initial weight of PLC's prior is dealt to finish, lookahead and partners.
+PRIOR_SHARES = (0.4, 0.6, 0.4)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +72,7 @@ def policy_inputs(assignment: Assignment, config: PolicyConfig) -> PolicyInputs:
     """Returns what the policies read of a problem."""
     return PolicyInputs(
         assignment=assignment,
-        graph=graph_tensors(assignment, config.feature_set),
+        graph=graph_tensors(assignment, config.kind),
         tables=make_tables(assignment),
     )
 
@@ -140,7 +144,7 @@ def head_arrays(encoded: Encoded) -> Heads:
         device=single(head.device),
         dynamic=single(head.dynamic),
         output=single(head.output),
-        prior=float(head.prior.detach()),
+        priors=head.priors.detach().numpy().astype(np.float64),
     )
 
 
@@ -203,9 +207,11 @@ def _initialise(policy: DualPolicy, seed: int) -> None:
                 nn.init.orthogonal_(parameter, gain=gain, generator=generator)
             else:
                 parameter.zero_()
-        policy.select.prior.copy_(_inverse_softplus(policy.config.select_prior))
-        policy.place.prior.copy_(_inverse_softplus(policy.config.place_prior))
+        policy.select.prior.fill_(_inverse_softplus(policy.config.select_prior))
+        for index in range(len(policy.place.prior)):
+            share = policy.config.place_prior * PRIOR_SHARES[index]
+            policy.place.prior[index] = _inverse_softplus(share)
 
 
-def _inverse_softplus(value: float) -> Tensor:
-    return torch.log(torch.expm1(torch.tensor(value, dtype=torch.float64))).float()
+def _inverse_softplus(value: float) -> float:
+    return math.log(math.expm1(value))

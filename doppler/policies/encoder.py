@@ -67,8 +67,8 @@ class GraphEncoder(nn.Module):
     def __init__(self, config: PolicyConfig) -> None:
         super().__init__()
         self.rounds = config.rounds
-        self.embed = nn.Linear(num_node_columns(config.feature_set), config.hidden)
-        self.conv = DirectedConv(config.hidden, config.rank, num_edge_columns(config.feature_set))
+        self.embed = nn.Linear(num_node_columns(config.kind), config.hidden)
+        self.conv = DirectedConv(config.hidden, config.rank, num_edge_columns(config.kind))
         self.update = nn.GRUCell(config.hidden, config.hidden)
 
     def forward(self, graph: GraphTensors) -> Tensor:

@@ -126,8 +126,8 @@ def _set_logits(h: Heads, s: Workspace, op: int, hidden: Singles) -> None:
         for k in range(width):
             logit += max(hidden[k], LEAKY_SLOPE * hidden[k]) * h.output[k]
         s.logits[device] = logit
-        if num_columns > FINISH_GAP:
-            s.logits[device] -= h.prior * s.columns[device, FINISH_GAP]
+        for prior in range(len(h.priors)):
+            s.logits[device] -= h.priors[prior] * s.columns[device, FINISH_GAP + prior]
 
 
 @numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]

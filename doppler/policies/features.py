@@ -19,7 +19,7 @@ from doppler.policies.columns import (
     num_edge_columns,
     num_node_columns,
 )
-from doppler.policies.config import FeatureSet
+from doppler.policies.config import PolicyKind
 
 NUM_RELATIONS = 4
 Z_EPSILON = 1e-6
@@ -33,7 +33,7 @@ class GraphTensors:
         nodes: Features per op, N x F.
         edge_index: Row 0 the op that a message comes from, row 1 the op it goes to; 2 x A.
         relation: Per edge 0 producer, 1 producer of an earlier iteration, 2 consumer, 3 consumer
-            in a later iteration; A.
+            in a later iteration; A. The paper's pair sees no direction: all are 0.
         edges: Features per edge, A x F.
         scale: 1 / sqrt(messages) per op and relation, N x 4.
         down_jumps, up_jumps: Pointer-doubling tables of the longest paths; entry k of row i is the
@@ -53,19 +53,21 @@ class GraphTensors:
     devices: Tensor
 
 
-def graph_tensors(assignment: Assignment, features: FeatureSet) -> GraphTensors:
+def graph_tensors(assignment: Assignment, kind: PolicyKind) -> GraphTensors:
     """Returns the static features of one problem."""
     num_ops = assignment.num_ops
     sources = assignment.near_op
     targets = np.repeat(np.arange(num_ops), np.diff(assignment.near_ptr))
     relation = 2 * assignment.near_out.astype(np.int64) + assignment.near_loop
+    if kind is PolicyKind.paper:
+        relation = np.zeros_like(relation)
     counts = np.bincount(targets * NUM_RELATIONS + relation, minlength=num_ops * NUM_RELATIONS)
     levels = assignment.levels
     return GraphTensors(
-        nodes=_tensor(node_features(assignment)[:, : num_node_columns(features)]),
+        nodes=_tensor(node_features(assignment)[:, : num_node_columns(kind)]),
         edge_index=torch.from_numpy(np.stack([sources, targets])),
         relation=torch.from_numpy(relation),
-        edges=_tensor(edge_features(assignment)[:, : num_edge_columns(features)]),
+        edges=_tensor(edge_features(assignment)[:, : num_edge_columns(kind)]),
         scale=_tensor(np.maximum(counts, 1).reshape(num_ops, NUM_RELATIONS) ** -0.5),
         down_jumps=torch.from_numpy(_jumps(levels.next_down)),
         up_jumps=torch.from_numpy(_jumps(levels.next_up)),
@@ -89,6 +91,10 @@ def node_features(assignment: Assignment) -> Floats:
     fastest = np.where(allowed, assignment.work, np.inf).min(axis=1)
     slowest = np.where(allowed, assignment.work, 0.0).max(axis=1)
     loop_in, loop_out = _loop_counts(assignment)
+    size, num_devices = assignment.work.shape
+    comm = float(in_comm.sum()) / max(1, len(assignment.in_src))
+    ratio = np.where(allowed, assignment.work / (work[:, None] + 0.001), 1.0)
+    spread = float(np.abs(ratio - 1.0).mean())
     columns = {
         NodeColumn.WORK: work,
         NodeColumn.B_LEVEL: levels.b_level,
@@ -110,6 +116,12 @@ def node_features(assignment: Assignment) -> Floats:
         NodeColumn.ALLOWED_SHARE: allowed.mean(axis=1),
         NodeColumn.LOOP_IN: np.log1p(loop_in),
         NodeColumn.LOOP_OUT: np.log1p(loop_out),
+        NodeColumn.LOOKAHEAD_SHARE: assignment.lookahead.mean(axis=1) / path,
+        NodeColumn.SLACK_SHARE: 1.0 - (levels.b_level + levels.t_level - work) / path,
+        NodeColumn.GRAPH_COMM_TO_WORK: np.full(size, np.log(comm + 0.01)),
+        NodeColumn.GRAPH_PARALLELISM: np.full(size, np.log(work.sum() / path / num_devices + 0.01)),
+        NodeColumn.GRAPH_SPREAD: np.full(size, spread),
+        NodeColumn.GRAPH_DEVICES: np.full(size, np.log(num_devices)),
     }
     table = np.stack([columns[column] for column in NodeColumn], axis=1)
     table[:, : NodeColumn.LOG_WORK] = z_score(table[:, : NodeColumn.LOG_WORK])

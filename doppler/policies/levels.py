@@ -105,3 +105,44 @@ def _longest(
                 b_tail[src] = tail
                 down[src] = op
     return b_level, t_level, down, up
+
+
+@numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def optimistic_costs(
+    work_ND: Floats,
+    edges: tuple[Ints, Ints, Floats],
+    latency_DD: Floats,
+    per_byte_DD: Floats,
+    order: Ints,
+) -> Floats:
+    """Returns the least time from the end of an op on a device to an exit, float64[N, D].
+
+    `cost(v, d) = max over consumers s of min over devices q of cost(s, q) + work(s, q) +
+    transfer(d, q)`; exits have 0.
+
+    Args:
+        work_ND: Time per op and device, infinite where the op is not allowed.
+        edges: (in_ptr, in_src, in_bytes) of distance 0.
+        latency_DD: Of the links, infinite where there is none.
+        per_byte_DD: Time per byte of the links.
+        order: Ops in topological order.
+
+    Source: Arabnejad and Barbosa 2014 (PEFT's optimistic cost table), with each link's own times.
+    """
+    in_ptr, in_src, in_bytes = edges
+    num_ops, num_devices = work_ND.shape
+    cost_ND = np.zeros((num_ops, num_devices))
+    for index in range(num_ops - 1, -1, -1):
+        op = order[index]
+        for edge in range(in_ptr[op], in_ptr[op + 1]):
+            src = in_src[edge]
+            for device in range(num_devices):
+                least = np.inf
+                for other in range(num_devices):
+                    after = cost_ND[op, other] + work_ND[op, other]
+                    if other != device:
+                        after += latency_DD[device, other]
+                        after += in_bytes[edge] * per_byte_DD[device, other]
+                    least = min(least, after)
+                cost_ND[src, device] = max(cost_ND[src, device], least)
+    return cost_ND

@@ -11,12 +11,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from doppler.policies.columns import (
+    NUM_PRIORS,
     NUM_STATIC,
     DeviceColumn,
     num_device_columns,
     num_node_columns,
 )
-from doppler.policies.config import FeatureSet, PolicyConfig
+from doppler.policies.config import PolicyConfig, PolicyKind
 from doppler.policies.encoder import LEAKY_SLOPE, GraphEncoder
 from doppler.policies.features import GraphTensors
 
@@ -34,7 +35,7 @@ class PlaceHead:
         device: Term of the device, D x K.
         dynamic: Weights of the dynamic device columns, F x K.
         output: Output weights, K.
-        prior: Weight of the earliest-finish prior, scalar.
+        priors: Weights of the priors, NUM_PRIORS for the improved pair and 0 for the paper's.
     """
 
     own: Tensor
@@ -43,14 +44,15 @@ class PlaceHead:
     device: Tensor
     dynamic: Tensor
     output: Tensor
-    prior: Tensor
+    priors: Tensor
 
 
 class PlacePolicy(nn.Module):
     """Scores devices with one shared head, so any number of devices will do.
 
     `logit(v, d) = u LReLU(own_v + device_d + dynamic y_d + lift (mean of placed_w over ops w on d))
-    - softplus(p) gap(v, d)`, with gap the earliest-finish gap (the prior of learned weight).
+    - sum over i of softplus(p_i) gap_i(v, d)`, with the gaps of `DeviceColumn` (the priors of
+    learned weight; the paper's pair has none).
 
     Source: DOPPLER section 4 (features, embedding and S_d enter one hidden layer).
     """
@@ -58,21 +60,20 @@ class PlacePolicy(nn.Module):
     def __init__(self, config: PolicyConfig) -> None:
         super().__init__()
         width = config.head_hidden
-        self.uses_prior = config.feature_set is FeatureSet.full
         self.encoder = GraphEncoder(config)
-        self.own = nn.Linear(num_node_columns(config.feature_set) + config.hidden, width)
+        self.own = nn.Linear(num_node_columns(config.kind) + config.hidden, width)
         self.placed = nn.Linear(config.hidden, config.summary, bias=False)
         self.lift = nn.Linear(config.summary, width, bias=False)
         self.device = nn.Linear(NUM_STATIC, width, bias=False)
-        self.dynamic = nn.Linear(num_device_columns(config.feature_set), width, bias=False)
+        self.dynamic = nn.Linear(num_device_columns(config.kind), width, bias=False)
         self.output = nn.Linear(width, 1, bias=False)
-        self.prior = nn.Parameter(torch.zeros(()))
+        has_priors = config.kind is PolicyKind.improved
+        self.prior = nn.Parameter(torch.zeros(NUM_PRIORS if has_priors else 0))
 
     def forward(self, graph: GraphTensors) -> PlaceHead:
         """Returns the per-update terms."""
         embeddings = self.encoder(graph)
         device = self.device(graph.devices)
-        prior = F.softplus(self.prior) if self.uses_prior else torch.zeros(())
         return PlaceHead(
             own=self.own(torch.cat([graph.nodes, embeddings], dim=1)),
             placed=self.placed(embeddings),
@@ -80,7 +81,7 @@ class PlacePolicy(nn.Module):
             device=device,
             dynamic=self.dynamic.weight.t(),
             output=self.output.weight[0],
-            prior=prior,
+            priors=F.softplus(self.prior),
         )
 
 
@@ -91,6 +92,10 @@ def place_logits(head: PlaceHead, ops_R: Tensor, columns_RDF: Tensor, means_RDP:
         inputs @ torch.cat([head.dynamic, head.lift]) + head.own.index_select(0, ops_R)[:, None, :]
     )
     logits = F.leaky_relu(hidden + head.device, LEAKY_SLOPE) @ head.output
-    if columns_RDF.shape[-1] > DeviceColumn.FINISH_GAP:
-        logits = logits - head.prior * columns_RDF[..., DeviceColumn.FINISH_GAP]
-    return logits
+    return logits - prior_penalty(head, columns_RDF)
+
+
+def prior_penalty(head: PlaceHead, columns_RDF: Tensor) -> Tensor:
+    """Returns the priors' part of the logits, R x D: weighted gaps."""
+    first = DeviceColumn.FINISH_GAP
+    return columns_RDF[..., first : first + len(head.priors)] @ head.priors

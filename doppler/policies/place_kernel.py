@@ -15,9 +15,8 @@ from torch import Tensor
 
 from doppler.policies.assignment import Ints
 from doppler.policies.encoder import LEAKY_SLOPE
-from doppler.policies.place import PlaceHead
+from doppler.policies.place import PlaceHead, prior_penalty
 from doppler.policies.tables import Singles
-from doppler.policies.timeline import FINISH_GAP
 
 SLOPE = np.float32(LEAKY_SLOPE)
 
@@ -31,9 +30,7 @@ def compiled_logits(head: PlaceHead, ops_R: Tensor, inputs_RDC: Tensor) -> Tenso
     logits: Tensor = _CompiledLogits.apply(  # type: ignore[no-untyped-call]
         len(head.dynamic), inputs_RDC, weights_CK, head.own, head.device, head.output, ops_R
     )
-    if len(head.dynamic) > FINISH_GAP:
-        logits = logits - head.prior * inputs_RDC[..., FINISH_GAP].detach()
-    return logits
+    return logits - prior_penalty(head, inputs_RDC.detach())
 
 
 class _CompiledLogits(torch.autograd.Function):

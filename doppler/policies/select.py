@@ -5,7 +5,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from doppler.policies.columns import num_node_columns
-from doppler.policies.config import PolicyConfig
+from doppler.policies.config import PolicyConfig, PolicyKind
 from doppler.policies.encoder import LEAKY_SLOPE, GraphEncoder, path_sums, z_rows
 from doppler.policies.features import GraphTensors
 
@@ -15,7 +15,8 @@ class SelectPolicy(nn.Module):
 
     `score(v) = softplus(p) b(v) / CP + W3 LReLU(W2 [Z_v ; H_v ; hb_v ; ht_v])`, with Z the op's
     features, H its embedding, hb and ht the embeddings summed along its longest paths to an exit
-    and from an entry, and the first term the critical-path prior of learned weight.
+    and from an entry, and the first term the critical-path prior of learned weight (the improved
+    pair's only).
 
     Source: DOPPLER section 4; scores do not change within an episode here, so that sampling costs
     O(log V) per step.
@@ -25,10 +26,11 @@ class SelectPolicy(nn.Module):
         super().__init__()
         width = config.head_hidden
         self.encoder = GraphEncoder(config)
-        self.features = nn.Linear(num_node_columns(config.feature_set), width)
+        self.features = nn.Linear(num_node_columns(config.kind), width)
         self.mix = nn.Linear(width + 3 * config.hidden, width)
         self.score = nn.Linear(width, 1, bias=False)
-        self.prior = nn.Parameter(torch.zeros(()))
+        has_prior = config.kind is PolicyKind.improved
+        self.prior = nn.Parameter(torch.zeros(1 if has_prior else 0))
 
     def forward(self, graph: GraphTensors) -> Tensor:
         """Returns one score per op, N, in float64."""
@@ -38,5 +40,6 @@ class SelectPolicy(nn.Module):
         own = F.leaky_relu(self.features(graph.nodes), LEAKY_SLOPE)
         mixed = self.mix(torch.cat([own, embeddings, down, up], dim=1))
         learned = self.score(F.leaky_relu(mixed, LEAKY_SLOPE))[:, 0]
-        scores: Tensor = learned.double() + (F.softplus(self.prior) * graph.b_share).double()
+        prior = F.softplus(self.prior).sum() * graph.b_share
+        scores: Tensor = learned.double() + prior.double()
         return scores

@@ -6,11 +6,11 @@ from typing import Any
 
 from doppler.core.errors import ConfigError, FormatError
 from doppler.policies.bundle import load_tensors, read_bundle, write_bundle
-from doppler.policies.config import FeatureSet, PolicyConfig
+from doppler.policies.config import PolicyConfig, PolicyKind
 from doppler.policies.dual import DualPolicy
 
 KIND = "doppler.policy"
-VERSION = 1
+VERSION = 2
 
 
 def save_policy(policy: DualPolicy, directory: Path) -> None:
@@ -33,7 +33,7 @@ def load_policy(directory: Path) -> DualPolicy:
 
 def config_document(config: PolicyConfig) -> dict[str, Any]:
     """Returns the configuration as JSON values."""
-    return {**asdict(config), "feature_set": config.feature_set.value}
+    return {**asdict(config), "kind": config.kind.value}
 
 
 def parse_config(document: Any, where: Path) -> PolicyConfig:
@@ -51,14 +51,12 @@ def parse_config(document: Any, where: Path) -> PolicyConfig:
     for key, value in document.items():
         if key not in expected:
             raise FormatError(f"a policy's config has no key {key!r}, and {where} holds it")
-        if key != "feature_set" and type(value) not in (expected[key], int):
+        if key != "kind" and type(value) not in (expected[key], int):
             raise FormatError(f"{key} is a number, and in {where} it is {value!r}")
-    names = [entry.value for entry in FeatureSet]
-    if document["feature_set"] not in names:
-        raise FormatError(
-            f"feature_set is one of {names}, and in {where} it is {document['feature_set']!r}"
-        )
+    names = [entry.value for entry in PolicyKind]
+    if document["kind"] not in names:
+        raise FormatError(f"kind is one of {names}, and in {where} it is {document['kind']!r}")
     try:
-        return PolicyConfig(**{**document, "feature_set": FeatureSet(document["feature_set"])})
+        return PolicyConfig(**{**document, "kind": PolicyKind(document["kind"])})
     except ConfigError as error:
         raise FormatError(f"the config of {where} is out of range: {error}") from error

@@ -15,11 +15,17 @@ from doppler.policies.columns import NUM_PAPER, DeviceColumn
 
 Singles = NDArray[np.float32]
 
+MAX_GAPS = 32
+NUM_DEVICE_COLUMNS = max(NUM_PAPER, len(DeviceColumn))
+
 
 class Tables(NamedTuple):
     """The MDP, read only; fields as in `Assignment`.
 
     Attributes:
+        in_comm: Mean transfer time per in-edge; E.
+        out_comm: The same in the order of the out-edges; E.
+        lookahead: Optimistic time after an op ends on a device; N x D.
         tie_class: Rank of each op's b-level, 0 = largest; N.
         log_ratio: log of the time on a device over the mean time, clipped to 3; N x D.
         fully_linked: True if no pair of devices lacks a link.
@@ -55,6 +61,9 @@ class Tables(NamedTuple):
     bus_ptr: Ints
     bus: Ints
     linked: Bools
+    in_comm: Floats
+    out_comm: Floats
+    lookahead: Floats
     tie_class: Ints
     log_ratio: Floats
     fully_linked: bool
@@ -70,18 +79,23 @@ class Workspace(NamedTuple):
         arrivals: When each tensor is on each device, -1 = not sent there; tensors x D.
         bus_free: When each wire is free.
         trial_free: The same while a device is tried.
-        streams: When each stream is free; D x S.
+        streams: When each stream is free after its last op; D x S.
+        gap_start, gap_end: Idle gaps before those last ops, unordered; D x MAX_GAPS, or D x 0 for a
+            timeline that only appends.
+        num_gaps: Gaps per device.
+        taken_gap: Gap that a device's trial takes, -1 = none; D.
         load, num_placed: Work and ops per device; D.
         memory: Group state per device, bytes; D.
         group_device: Device per group, -1 = open; G.
         meta_count: Placed ops per meta-op and device; M x D.
         partner_count: Placed producers per consumer and device; N x D.
+        partner_comm: Their mean transfer times to it; N x D.
         missing: Unplaced producers per op; N.
         sums: Sum of `placed` terms per device; D x K.
         columns: Raw device columns of the selected op; D x F.
         mask: Devices that it may use; D.
         scratch: Per device: ready, start, finish, pred work, first start, last end, preds,
-            in cost, out cost, loop neighbours; 10 x D.
+            in cost, out cost, loop neighbours, bill of partners elsewhere; 11 x D.
         logits: Per device; D.
     """
 
@@ -93,12 +107,17 @@ class Workspace(NamedTuple):
     bus_free: Floats
     trial_free: Floats
     streams: Floats
+    gap_start: Floats
+    gap_end: Floats
+    num_gaps: Ints
+    taken_gap: Ints
     load: Floats
     num_placed: Ints
     memory: Floats
     group_device: Ints
     meta_count: Ints
     partner_count: Ints
+    partner_comm: Floats
     missing: Ints
     sums: Singles
     columns: Floats
@@ -116,16 +135,17 @@ class Heads(NamedTuple):
     device: Singles
     dynamic: Singles
     output: Singles
-    prior: float
+    priors: Floats
 
 
 def make_tables(assignment: Assignment) -> Tables:
     """Returns the kernel's view of the MDP."""
-    derived = ("tie_class", "log_ratio", "fully_linked")
+    derived = ("out_comm", "tie_class", "log_ratio", "fully_linked")
     fields = {name: getattr(assignment, name) for name in Tables._fields if name not in derived}
     ratio = (assignment.work + 0.001) / (assignment.mean_work[:, None] + 0.001)
     return Tables(
         **fields,
+        out_comm=assignment.in_comm[assignment.out_in],
         tie_class=_tie_classes(assignment.levels.b_level),
         fully_linked=bool(assignment.linked.all()),
         log_ratio=np.clip(np.log(ratio), -3.0, 3.0),
@@ -143,7 +163,8 @@ def _tie_classes(b_level: Floats) -> Ints:
 
 @numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
 def make_workspace(t: Tables, head_width: int, num_columns: int) -> Workspace:
-    """Returns the state for episodes of one MDP."""
+    """Returns the state for episodes of one MDP; the paper's columns come with its timeline."""
+    gaps = MAX_GAPS if num_columns > NUM_PAPER else 0
     num_ops, num_devices = t.work.shape
     num_tensors = t.in_tensor.max() + 1 if len(t.in_tensor) else 0
     most_inputs = (t.in_ptr[1:] - t.in_ptr[:-1]).max()
@@ -157,19 +178,21 @@ def make_workspace(t: Tables, head_width: int, num_columns: int) -> Workspace:
         np.zeros(num_buses),
         np.zeros(num_buses),
         np.zeros((num_devices, t.num_streams.max())),
+        np.zeros((num_devices, gaps)),
+        np.zeros((num_devices, gaps)),
+        np.zeros(num_devices, np.int64),
+        np.zeros(num_devices, np.int64),
         np.zeros(num_devices),
         np.zeros(num_devices, np.int64),
         np.zeros(num_devices),
         np.empty(len(t.group_bytes), np.int64),
         np.zeros((len(t.meta_size), num_devices), np.int64),
         np.zeros((num_ops, num_devices), np.int64),
+        np.zeros((num_ops, num_devices)),
         np.empty(num_ops, np.int64),
         np.zeros((num_devices, head_width), np.float32),
         np.zeros((num_devices, max(num_columns, NUM_DEVICE_COLUMNS))),
         np.empty(num_devices, np.bool_),
-        np.zeros((10, num_devices)),
+        np.zeros((11, num_devices)),
         np.zeros(num_devices),
     )
-
-
-NUM_DEVICE_COLUMNS = max(NUM_PAPER, len(DeviceColumn))

@@ -36,8 +36,13 @@ PARTNER_SHARE = int(DeviceColumn.PARTNER_SHARE)
 NO_PREDECESSOR = int(DeviceColumn.NO_PREDECESSOR)
 PROGRESS = int(DeviceColumn.PROGRESS)
 MEMORY_SHARE = int(DeviceColumn.MEMORY_SHARE)
+LOOKAHEAD_GAP = int(DeviceColumn.LOOKAHEAD_GAP)
+PARTNER_GAP = int(DeviceColumn.PARTNER_GAP)
+LOG_LOOKAHEAD_GAP = int(DeviceColumn.LOG_LOOKAHEAD_GAP)
+LOG_PARTNER_GAP = int(DeviceColumn.LOG_PARTNER_GAP)
+SPAN_GAP = int(DeviceColumn.SPAN_GAP)
 
-READY, START, FINISH, P_WORK, P_START, P_END, PREDS, IN_COST, OUT_COST, LOOPS = range(10)
+READY, START, FINISH, P_WORK, P_START, P_END, PREDS, IN_COST, OUT_COST, LOOPS, BILL = range(11)
 MAX_GAP = 20.0
 
 # No "ninf" and "nnan": infinity stands for "no device yet".
@@ -51,11 +56,13 @@ def reset(t: Tables, s: Workspace) -> None:
     s.arrivals[:] = -1.0
     s.bus_free[:] = 0.0
     s.streams[:] = 0.0
+    s.num_gaps[:] = 0
     s.load[:] = 0.0
     s.num_placed[:] = 0
     s.memory[:] = 0.0
     s.meta_count[:] = 0
     s.partner_count[:] = 0
+    s.partner_comm[:] = 0.0
     s.sums[:] = 0.0
     for op in range(len(s.missing)):
         s.missing[op] = t.in_ptr[op + 1] - t.in_ptr[op]
@@ -156,7 +163,11 @@ def _send_inputs(t: Tables, s: Workspace, op: int, device: int) -> float:
 
 @numba.njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)  # type: ignore[untyped-decorator]
 def set_times(t: Tables, s: Workspace, op: int, first: int, last: int) -> None:
-    """Fills ready, start and finish of `op` on devices `first` to `last` - 1."""
+    """Fills ready, start and finish of `op` on devices `first` to `last` - 1.
+
+    An op fills the first known idle gap that holds it: the runtime never waits, so what is placed
+    later runs earlier where it can.
+    """
     _order_inputs(t, s, op)
     for device in range(first, last):
         for wire in range(len(s.bus_free)):
@@ -165,9 +176,16 @@ def set_times(t: Tables, s: Workspace, op: int, first: int, last: int) -> None:
         free = s.streams[device, 0]
         for stream in range(1, t.num_streams[device]):
             free = min(free, s.streams[device, stream])
+        start = max(ready, free)
+        s.taken_gap[device] = -1
+        for gap in range(s.num_gaps[device]):
+            begin = max(ready, s.gap_start[device, gap])
+            if begin < start and begin + t.work[op, device] <= s.gap_end[device, gap]:
+                start = begin
+                s.taken_gap[device] = gap
         s.scratch[READY, device] = ready
-        s.scratch[START, device] = max(ready, free)
-        s.scratch[FINISH, device] = s.scratch[START, device] + t.work[op, device]
+        s.scratch[START, device] = start
+        s.scratch[FINISH, device] = start + t.work[op, device]
         s.logits[device] = free
 
 
@@ -180,7 +198,7 @@ def _set_neighbours(t: Tables, s: Workspace, op: int) -> None:
     for edge in range(t.in_ptr[op], t.in_ptr[op + 1]):
         src = t.in_src[edge]
         home = s.device[src]
-        first = s.scratch[PREDS, home] == 0
+        first = s.scratch[PREDS, home] == 0.0
         s.scratch[PREDS, home] += 1.0
         s.scratch[P_WORK, home] += t.work[src, home]
         if first or s.start[src] < s.scratch[P_START, home]:
@@ -210,10 +228,16 @@ def set_columns(t: Tables, s: Workspace, op: int, step: int, num_columns: int) -
     y = s.columns
     _set_neighbours(t, s, op)
     first_start, first_finish, mean_load = np.inf, np.inf, 0.0
+    first_total, first_bill, span = np.inf, np.inf, 0.0
     set_times(t, s, op, 0, num_devices)
+    _set_bills(t, s, op)
     for device in range(num_devices):
         mean_load += s.load[device] / num_devices
+        span = max(span, s.logits[device])
         if s.mask[device]:
+            total = s.scratch[FINISH, device] + t.lookahead[op, device]
+            first_total = min(first_total, total)
+            first_bill = min(first_bill, s.scratch[BILL, device])
             first_start = min(first_start, s.scratch[START, device])
             first_finish = min(first_finish, s.scratch[FINISH, device])
     for device in range(num_devices):
@@ -236,6 +260,14 @@ def set_columns(t: Tables, s: Workspace, op: int, step: int, num_columns: int) -
     for device in range(num_devices):
         finish_gap = max(0.0, s.scratch[FINISH, device] - first_finish)
         idle = s.scratch[START, device] - s.logits[device]
+        total = s.scratch[FINISH, device] + t.lookahead[op, device]
+        total_gap = max(0.0, total - first_total)
+        bill_gap = max(0.0, s.scratch[BILL, device] - first_bill)
+        y[device, LOOKAHEAD_GAP] = min(MAX_GAP, total_gap * per_scale)
+        y[device, PARTNER_GAP] = min(MAX_GAP, bill_gap * per_scale)
+        y[device, LOG_LOOKAHEAD_GAP] = _log1p(total_gap)
+        y[device, LOG_PARTNER_GAP] = _log1p(bill_gap)
+        y[device, SPAN_GAP] = _signed_log(s.scratch[FINISH, device] - span)
         y[device, FINISH_GAP] = min(MAX_GAP, finish_gap * per_scale)
         y[device, LOG_FINISH_GAP] = _log1p(finish_gap)
         y[device, LOG_START_GAP] = _log1p(s.scratch[START, device] - first_start)
@@ -256,6 +288,32 @@ def set_columns(t: Tables, s: Workspace, op: int, step: int, num_columns: int) -
 def _log1p(value: float) -> float:
     """log(1 + value), 0 for values up to 0."""
     return float(np.log(1.0 + value)) if value > 0.0 else 0.0
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)  # type: ignore[untyped-decorator]
+def _signed_log(value: float) -> float:
+    """log(1 + |value|) with the sign of the value."""
+    return _log1p(value) if value >= 0.0 else -_log1p(-value)
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)  # type: ignore[untyped-decorator]
+def _set_bills(t: Tables, s: Workspace, op: int) -> None:
+    """Transfers that a device makes unavoidable: producers of the same consumers are elsewhere.
+
+    Of a consumer's inputs on two devices, at least the cheaper side has to travel.
+    """
+    num_devices = len(s.mask)
+    for device in range(num_devices):
+        s.scratch[BILL, device] = 0.0
+    for slot in range(t.out_ptr[op], t.out_ptr[op + 1]):
+        consumer = t.out_dst[slot]
+        everywhere = 0.0
+        for device in range(num_devices):
+            everywhere += s.partner_comm[consumer, device]
+        if everywhere > 0.0:
+            for device in range(num_devices):
+                elsewhere = everywhere - s.partner_comm[consumer, device]
+                s.scratch[BILL, device] += min(t.out_comm[slot], elsewhere)
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)  # type: ignore[untyped-decorator]
@@ -332,16 +390,53 @@ def _commit_inputs(t: Tables, s: Workspace, op: int, device: int) -> None:
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)  # type: ignore[untyped-decorator]
+def _add_gap(s: Workspace, device: int, start: float, end: float) -> None:
+    """Remembers an idle gap; where there is no room the shortest one is forgotten."""
+    most = s.gap_start.shape[1]
+    if end <= start or most == 0:
+        return
+    slot = s.num_gaps[device]
+    if slot < most:
+        s.num_gaps[device] += 1
+    else:
+        slot = 0
+        for other in range(1, most):
+            length = s.gap_end[device, other] - s.gap_start[device, other]
+            if length < s.gap_end[device, slot] - s.gap_start[device, slot]:
+                slot = other
+        if end - start <= s.gap_end[device, slot] - s.gap_start[device, slot]:
+            return
+    s.gap_start[device, slot] = start
+    s.gap_end[device, slot] = end
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)  # type: ignore[untyped-decorator]
+def _split_gap(s: Workspace, device: int, gap: int, start: float, end: float) -> None:
+    """Takes [start, end] out of a gap; what is left before and after stays."""
+    before, after = s.gap_start[device, gap], s.gap_end[device, gap]
+    last = s.num_gaps[device] - 1
+    s.gap_start[device, gap] = s.gap_start[device, last]
+    s.gap_end[device, gap] = s.gap_end[device, last]
+    s.num_gaps[device] = last
+    _add_gap(s, device, before, start)
+    _add_gap(s, device, end, after)
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)  # type: ignore[untyped-decorator]
 def place(t: Tables, s: Workspace, op: int, device: int) -> None:
     """Puts `op` on `device`: timeline, memory, counts; `set_times` for the pair has been called."""
     _commit_inputs(t, s, op, device)
     s.start[op] = s.scratch[START, device]
     s.end[op] = s.scratch[FINISH, device]
-    stream = 0
-    for other in range(1, t.num_streams[device]):
-        if s.streams[device, other] < s.streams[device, stream]:
-            stream = other
-    s.streams[device, stream] = s.end[op]
+    if s.taken_gap[device] >= 0:
+        _split_gap(s, device, s.taken_gap[device], s.start[op], s.end[op])
+    else:
+        stream = 0
+        for other in range(1, t.num_streams[device]):
+            if s.streams[device, other] < s.streams[device, stream]:
+                stream = other
+        _add_gap(s, device, s.streams[device, stream], s.start[op])
+        s.streams[device, stream] = s.end[op]
     s.device[op] = device
     s.load[device] += t.work[op, device]
     s.num_placed[device] += 1
@@ -353,3 +448,4 @@ def place(t: Tables, s: Workspace, op: int, device: int) -> None:
         s.meta_count[t.meta[op], device] += 1
     for slot in range(t.out_ptr[op], t.out_ptr[op + 1]):
         s.partner_count[t.out_dst[slot], device] += 1
+        s.partner_comm[t.out_dst[slot], device] += t.out_comm[slot]

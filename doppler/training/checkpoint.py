@@ -22,7 +22,7 @@ from doppler.training.elites import Elite, EliteBuffer
 from doppler.training.learner import Learner, Progress
 
 KIND = "doppler.checkpoint"
-VERSION = 1
+VERSION = 2
 KEYS = frozenset(
     {"config", "graph_digest", "cluster_digest", "progress", "rng", "elites", "learning_rate"}
 )
@@ -43,7 +43,7 @@ def save_checkpoint(learner: Learner, directory: Path) -> None:
         "learning_rate": learner.learning_rate,
     }
     tensors = {f"policy.{name}": value for name, value in learner.policy.state_dict().items()}
-    tensors |= _moments(learner)
+    tensors |= optimizer_tensors(learner.policy, learner.optimizer)
     if elites:
         tensors["elites.order"] = torch.from_numpy(np.stack([e.order for e in elites]))
         tensors["elites.devices"] = torch.from_numpy(np.stack([e.devices for e in elites]))
@@ -74,39 +74,48 @@ def load_checkpoint(
                 f"this one is {found}"
             )
     policy = DualPolicy(parse_config(content["config"], directory), seed=0)
-    load_tensors(policy, _below(tensors, "policy."), directory)
+    load_tensors(policy, below(tensors, "policy."), directory)
     elites = EliteBuffer(assignment, capacity)
     elites.elites = _elites(tensors, content["elites"], assignment, directory)
     inputs = policy_inputs(assignment, policy.config)
     learner = Learner(policy, inputs, elites, _generator(content["rng"], directory), threads)
     learner.progress = _progress(content["progress"], directory)
-    _restore_moments(learner, tensors, directory)
+    restore_optimizer(learner.policy, learner.optimizer, tensors, directory)
     learner.set_learning_rate(float(content["learning_rate"]))
     return learner
 
 
-def _moments(learner: Learner) -> dict[str, Tensor]:
-    state = learner.optimizer.state
+def optimizer_tensors(policy: DualPolicy, optimizer: torch.optim.Adam) -> dict[str, Tensor]:
+    """Returns Adam's moments under names that `restore_optimizer` reads."""
+    state = optimizer.state
     return {
         f"adam.{moment}.{name}": torch.as_tensor(state[parameter][moment])
-        for name, parameter in learner.policy.named_parameters()
+        for name, parameter in policy.named_parameters()
         if parameter in state
         for moment in MOMENTS
     }
 
 
-def _restore_moments(learner: Learner, tensors: dict[str, Tensor], where: Path) -> None:
-    stored = _below(tensors, "adam.")
-    for name, parameter in learner.policy.named_parameters():
+def restore_optimizer(
+    policy: DualPolicy, optimizer: torch.optim.Adam, tensors: dict[str, Tensor], where: Path
+) -> None:
+    """Gives Adam the moments of a checkpoint.
+
+    Raises:
+        FormatError: If the moments of a parameter are incomplete or of another shape.
+    """
+    stored = below(tensors, "adam.")
+    for name, parameter in policy.named_parameters():
         found = {m: stored[f"{m}.{name}"] for m in MOMENTS if f"{m}.{name}" in stored}
         if not found:
             continue
         if len(found) < len(MOMENTS) or found["exp_avg"].shape != parameter.shape:
             raise FormatError(f"the optimiser's state of {name!r} in {where} is incomplete")
-        learner.optimizer.state[parameter] = found
+        optimizer.state[parameter] = found
 
 
-def _below(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+def below(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """Returns the tensors whose names start with `prefix`, without it."""
     return {
         name.removeprefix(prefix): tensor
         for name, tensor in tensors.items()

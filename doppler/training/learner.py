@@ -63,6 +63,25 @@ def make_optimizer(policy: DualPolicy) -> torch.optim.Adam:
     return torch.optim.Adam([{"params": others}, {"params": priors}], lr=1e-3, fused=True)
 
 
+def set_learning_rate(
+    optimizer: torch.optim.Adam, value: float, prior_rate: float = PRIOR_RATE
+) -> None:
+    """Sets the rate where the optimiser reads it; the priors' is `prior_rate` times as high."""
+    for group, factor in zip(optimizer.param_groups, (1.0, prior_rate), strict=True):
+        group["lr"] = factor * value
+
+
+def gradient_step(
+    policy: DualPolicy, optimizer: torch.optim.Adam, loss: Tensor, max_gradient: float
+) -> float:
+    """Takes one gradient step; returns the gradient's norm before clipping."""
+    optimizer.zero_grad(set_to_none=True)
+    loss.backward()  # type: ignore[no-untyped-call]
+    norm = torch.nn.utils.clip_grad_norm_(policy.parameters(), max_gradient)
+    optimizer.step()
+    return float(norm)
+
+
 class Learner:
     """The mutable state of training on one problem.
 
@@ -97,9 +116,8 @@ class Learner:
         self.progress = Progress(stage, num_updates=num_updates)
 
     def set_learning_rate(self, value: float) -> None:
-        """Sets the rate where the optimiser reads it; the priors' is `PRIOR_RATE` times as high."""
-        for group, factor in zip(self.optimizer.param_groups, (1.0, PRIOR_RATE), strict=True):
-            group["lr"] = factor * value
+        """Sets the rate of both parts of the optimiser."""
+        set_learning_rate(self.optimizer, value)
 
     @property
     def learning_rate(self) -> float:
@@ -108,8 +126,4 @@ class Learner:
 
     def step(self, loss: Tensor, max_gradient: float) -> float:
         """Takes one gradient step; returns the gradient's norm before clipping."""
-        self.optimizer.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]
-        norm = torch.nn.utils.clip_grad_norm_(self.policy.parameters(), max_gradient)
-        self.optimizer.step()
-        return float(norm)
+        return gradient_step(self.policy, self.optimizer, loss, max_gradient)

@@ -8,6 +8,7 @@ in Oh et al. 2018; DOPPLER section 5, stages II and III.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -15,7 +16,7 @@ from torch import Tensor
 
 from doppler.core.runtime import INFEASIBLE_NS
 from doppler.policies.assignment import Floats, Ints
-from doppler.policies.dual import Decisions, head_arrays, log_probs
+from doppler.policies.dual import Decisions, DualPolicy, PolicyInputs, head_arrays, log_probs
 from doppler.policies.sampling import (
     Rollouts,
     Temperature,
@@ -25,6 +26,7 @@ from doppler.policies.sampling import (
     sample_episodes,
 )
 from doppler.training.config import ReinforceConfig, Stage
+from doppler.training.elites import EliteBuffer
 from doppler.training.learner import Learner, torch_threads
 from doppler.training.metrics import OnRecord, TrainingRecord
 
@@ -32,6 +34,32 @@ from doppler.training.metrics import OnRecord, TrainingRecord
 Evaluate = Callable[[Ints, Ints], Ints]
 
 WORST = 4.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lesson:
+    """One problem to learn on.
+
+    Attributes:
+        inputs: The problem as the policies see it.
+        evaluate: Values of plans, smaller is better.
+        elites: Its best plans.
+        reference_ns: A heuristic's value; advantages are in parts of it.
+    """
+
+    inputs: PolicyInputs
+    evaluate: Evaluate
+    elites: EliteBuffer
+    reference_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Studied:
+    """One batch on one lesson: loss (with gradients), value per episode, and all decisions."""
+
+    loss: Tensor
+    values_B: Ints  # noqa: N815
+    decisions: Decisions
 
 
 def reinforce(
@@ -73,31 +101,15 @@ def reinforce_update(
     """Samples and scores one batch, adds elites, and takes one gradient step."""
     progress = learner.progress
     fraction = progress.fraction
-    value = config.temperature.at(fraction)
-    temperature = Temperature(select=value, place=value)
     learner.set_learning_rate(config.learning_rate.at(fraction))
-    # One encoding serves sampling and learning: the weights do not change in between.
-    encoded = learner.policy.encode(learner.inputs)
-    heads = head_arrays(encoded)
-    rollouts = sample_episodes(
-        learner.inputs.tables,
-        heads,
-        config.batch,
-        learner.rng,
-        temperature=temperature,
-        threads=learner.threads,
+    lesson = Lesson(
+        inputs=learner.inputs,
+        evaluate=evaluate,
+        elites=learner.elites,
+        reference_ns=reference_ns,
     )
-    values_B = evaluate(*plan_arrays(learner.inputs.assignment, rollouts))
-    elites = learner.elites.draw(config.elite_batch, learner.rng)
-    learner.elites.add_episodes(rollouts.orders, rollouts.devices, values_B)
-    batch = rollouts
-    if elites:
-        orders, devices = learner.elites.episodes(elites)
-        replayed = replay_episodes(learner.inputs.tables, heads, orders, devices, temperature)
-        batch = join_rollouts(rollouts, replayed)
-    decisions = log_probs(encoded, batch)
-    advantages_B = leave_one_out(values_B, reference_ns, config.advantage_floor)
-    loss = _loss(decisions, batch, advantages_B, config, config.entropy_weight.at(fraction))
+    found = study(learner.policy, lesson, config, fraction, learner.rng, learner.threads)
+    loss, values_B, decisions = found.loss, found.values_B, found.decisions
     norm = learner.step(loss, config.max_gradient)
     progress.update += 1
     progress.episodes += config.batch
@@ -115,10 +127,55 @@ def reinforce_update(
         place_entropy=float(decisions.place_entropy.detach().sum()) / choices,
         loss=float(loss.detach()),
         learning_rate=learner.learning_rate,
-        temperature=value,
+        temperature=config.temperature.at(fraction),
         gradient_norm=norm,
         simulations=progress.simulations,
     )
+
+
+def study(
+    policy: DualPolicy,
+    lesson: Lesson,
+    config: ReinforceConfig,
+    fraction: float,
+    rng: np.random.Generator,
+    threads: int = 1,
+) -> Studied:
+    """Samples and scores one batch, adds elites, and returns the loss to minimise.
+
+    Args:
+        policy: What learns.
+        lesson: One problem.
+        config: How to learn.
+        fraction: Where the schedules are, 0 at the start and 1 at the end.
+        rng: Source of randomness.
+        threads: Threads of the sampler.
+    """
+    value = config.temperature.at(fraction)
+    temperature = Temperature(select=value, place=value)
+    # One encoding serves sampling and learning: the weights do not change in between.
+    encoded = policy.encode(lesson.inputs)
+    heads = head_arrays(encoded)
+    rollouts = sample_episodes(
+        lesson.inputs.tables,
+        heads,
+        config.batch,
+        rng,
+        temperature=temperature,
+        threads=threads,
+    )
+    values_B = lesson.evaluate(*plan_arrays(lesson.inputs.assignment, rollouts))
+    elites = lesson.elites.draw(config.elite_batch, rng)
+    lesson.elites.add_episodes(rollouts.orders, rollouts.devices, values_B)
+    batch = rollouts
+    if elites:
+        orders, devices = lesson.elites.episodes(elites)
+        replayed = replay_episodes(lesson.inputs.tables, heads, orders, devices, temperature)
+        batch = join_rollouts(rollouts, replayed)
+    decisions = log_probs(encoded, batch)
+    advantages_B = leave_one_out(values_B, lesson.reference_ns, config.advantage_floor)
+    loss = _loss(decisions, batch, advantages_B, config, config.entropy_weight.at(fraction))
+    return Studied(loss=loss, values_B=values_B, decisions=decisions)
 
 
 def leave_one_out(values_B: Ints, reference_ns: int, floor: float) -> Floats:

@@ -5,7 +5,8 @@ import pytest
 import torch
 
 from doppler.core.errors import ConfigError
-from doppler.policies.config import FeatureSet, PolicyConfig
+from doppler.policies.columns import DeviceColumn
+from doppler.policies.config import PolicyConfig, PolicyKind
 from doppler.policies.dual import DualPolicy, log_probs, policy_inputs
 from doppler.policies.encoder import path_sums
 from doppler.policies.features import graph_tensors
@@ -29,11 +30,9 @@ def randomised(config, seed=0):
     return policy
 
 
-@pytest.mark.parametrize("features", list(FeatureSet))
-def test_conformance(features):
-    config = PolicyConfig(
-        feature_set=features, hidden=8, rank=4, rounds=2, head_hidden=8, summary=3
-    )
+@pytest.mark.parametrize("kind", list(PolicyKind))
+def test_conformance(kind):
+    config = PolicyConfig(kind=kind, hidden=8, rank=4, rounds=2, head_hidden=8, summary=3)
     check_policy(randomised(config))
 
 
@@ -131,7 +130,7 @@ def _plain_softmax(logits, rollouts):
 
 def test_path_sums_equal_the_walk_along_the_path():
     assignment = assignment_of(layered(8))
-    graph = graph_tensors(assignment, FeatureSet.full)
+    graph = graph_tensors(assignment, PolicyKind.improved)
     values = torch.arange(float(assignment.num_ops))[:, None]
     sums = path_sums(values, graph.down_jumps)[:, 0]
     for op in range(assignment.num_ops):
@@ -169,7 +168,7 @@ def test_compiled_logits_equal_the_plain_ones_with_all_gradients():
     inputs = policy_inputs(assignment_of(layered(4)), SMALL)
     policy = randomised(SMALL)
     generator = torch.Generator().manual_seed(1)
-    columns = torch.randn(9, 3, 22, generator=generator)
+    columns = torch.randn(9, 3, len(DeviceColumn), generator=generator)
     ops = torch.arange(9) % 5
     weights = torch.randn(9, 3, generator=generator)
     results = []

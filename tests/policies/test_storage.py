@@ -54,7 +54,7 @@ def test_damaged_tensors_are_refused(stored):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda d: d.update(schema_version=99), "schema_version of .* is 1, and it is 99"),
+        (lambda d: d.update(schema_version=99), "schema_version of .* is 2, and it is 99"),
         (lambda d: d.update(format="other"), "format of .* is 'doppler.policy'"),
         (lambda d: d.update(more=1), "keys of "),
         (lambda d: d.update(content=3), "content of a doppler.policy is an object"),
@@ -65,7 +65,7 @@ def test_damaged_tensors_are_refused(stored):
         (lambda d: d["content"]["config"].update(hidden="8"), "hidden is a number"),
         (lambda d: d["content"]["config"].update(hidden=-8), "out of range: hidden"),
         (lambda d: d["content"]["config"].update(hidden=9), "has shape"),
-        (lambda d: d["content"]["config"].update(feature_set="x"), "feature_set is one of"),
+        (lambda d: d["content"]["config"].update(kind="x"), "kind is one of"),
     ],
 )
 def test_foreign_documents_are_refused(stored, change, message):
