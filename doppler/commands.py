@@ -33,7 +33,8 @@ from doppler.console import View
 from doppler.core.costs import Costs
 from doppler.core.errors import ConfigError
 from doppler.core.problem import Objective, Problem
-from doppler.core.serialize import load_cluster, load_graph, load_plan, save
+from doppler.core.serialize import load_cluster, load_plan, save
+from doppler.graphs.files import read_graph_file
 from doppler.jobs import resolve_job
 from doppler.learn_run import LEARNED
 from doppler.learning import learn as learn_job
@@ -203,11 +204,20 @@ def report(config: ReportConfig, command: Sequence[str]) -> None:
 
 
 def _problem(config: GraphConfig) -> tuple[Problem, Costs]:
-    graph = load_graph(_file(config.graph, "graph"))
+    """The problem of the files; times of `costs`, else of the graph file, else modelled."""
+    imported = read_graph_file(
+        _file(config.graph, "graph"), config.ns_per_unit, config.bytes_per_unit
+    )
+    graph = imported.graph
+    for note in imported.notes():
+        View().line(note)
     cluster = load_cluster(_file(config.cluster, "cluster"))
     problem = make_problem(graph, cluster, objective=config.objective)
-    stored = None if config.costs is None else load_costs_or_table(Path(config.costs), problem)
-    return problem, resolve_costs(problem, stored)
+    if config.costs is not None:
+        return problem, load_costs_or_table(Path(config.costs), problem)
+    if imported.op_ns is not None or imported.needs_costs:
+        return problem, imported.costs(problem)
+    return problem, resolve_costs(problem, None)
 
 
 def _check_planners(names: Sequence[str]) -> None:

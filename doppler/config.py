@@ -206,7 +206,7 @@ class GraphConfig:
 
     graph: str = setting(
         "",
-        "graph file: our JSON, WfCommons JSON, .stg, .dot, .graphml, or per-machine cost text (.txt)",
+        "graph file: our JSON, WfCommons JSON, .stg, .dot, .graphml, per-machine cost text (.txt)",
     )
     ns_per_unit: float | None = setting(
         None, "nanoseconds of one unit of time, for graph files whose format has no unit"
@@ -217,8 +217,8 @@ class GraphConfig:
     cluster: str = setting("", "cluster file (JSON)")
     costs: str | None = setting(
         None,
-        "cost file (JSON), or the cost_table.json of a result folder; null = the times of the graph "
-        "file where it has some, else roofline from the cluster's rates",
+        "cost file (JSON), or the cost_table.json of a result folder; null = the times of the "
+        "graph file where it has some, else roofline from the cluster's rates",
     )
     objective: Objective | None = setting(
         None, "makespan or period; null = period where the graph is loop-carried"

@@ -29,11 +29,13 @@ class ImportedGraph:
         graph: The graph.
         op_ns: Per op its times: one for every device, or one per machine of the file in the
             file's order; None where the file has no times.
+        needs_costs: True if there are no times and no work that a model could tell them from.
         ignored: What the file has and the graph has not -> how often ("node attribute 'color'").
     """
 
     graph: DataflowGraph
     op_ns: tuple[tuple[int, ...], ...] | None = None
+    needs_costs: bool = False
     ignored: Mapping[str, int] = field(default_factory=dict)
 
     def costs(self, problem: Problem) -> Costs:

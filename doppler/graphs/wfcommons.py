@@ -75,7 +75,8 @@ def parse_wfcommons(text: str, name: str, where: str = "WfCommons JSON") -> Impo
         reader.lines,
         where,
     )
-    return ImportedGraph(graph=graph, op_ns=op_ns, ignored=dict(sorted(reader.ignored.items())))
+    ignored = dict(sorted(reader.ignored.items()))
+    return ImportedGraph(graph=graph, op_ns=op_ns, needs_costs=op_ns is None, ignored=ignored)
 
 
 class _Reader:
