@@ -2,6 +2,7 @@
 
 import hashlib
 import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -217,10 +218,18 @@ def _composite(route: Route, table: dict[tuple[int, int], Link], ids: dict[str, 
         raise ClusterError(
             f"a pair has a link or a route, and {route.src!r} -> {route.dst!r} has both"
         )
+    return join_links(hops)
+
+
+def join_links(hops: Sequence[Link]) -> Link:
+    """Returns the link that passes through `hops` in order, cut through.
+
+    Latencies add, the narrowest bandwidth holds, and all buses on the way are held together.
+    """
     speeds = [hop.bytes_per_s for hop in hops if hop.bytes_per_s is not None]
     return Link(
-        src=route.src,
-        dst=route.dst,
+        src=hops[0].src,
+        dst=hops[-1].dst,
         latency_ns=sum(hop.latency_ns for hop in hops),
         bytes_per_s=min(speeds) if speeds else None,
         buses=tuple(dict.fromkeys(bus for hop in hops for bus in hop.buses)),

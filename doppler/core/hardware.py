@@ -1,10 +1,13 @@
 """Hardware: what is physically there, before a layout cuts it into devices."""
 
+import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from doppler.core.cluster import Link
+from doppler.core.cluster import Link, Route, join_links
 from doppler.core.errors import ClusterError
+from doppler.core.partition import PartitionRules
 
 PROCESSOR_KINDS = ("cpu", "gpu")
 
@@ -26,6 +29,7 @@ class Processor:
         flop_per_s: Peak arithmetic rate of all units; 0 = unknown.
         memory_bytes_per_s: Memory bandwidth of the whole processor; 0 = unknown.
         launch_ns: Fixed cost of starting a kernel.
+        partitions: How it may be cut; None = not known, and any cut is believed.
     """
 
     name: str
@@ -40,6 +44,7 @@ class Processor:
     flop_per_s: int = 0
     memory_bytes_per_s: int = 0
     launch_ns: int = 0
+    partitions: PartitionRules | None = None
 
     def __post_init__(self) -> None:
         if self.kind not in PROCESSOR_KINDS:
@@ -57,11 +62,20 @@ class Processor:
 
 @dataclass(frozen=True, kw_only=True)
 class Hardware:
-    """All processors of one or more hosts and the links between them (named by processor)."""
+    """All processors of one or more hosts and how they are joined (named by processor).
+
+    Attributes:
+        name: Name of the hardware.
+        processors: CPUs and GPUs.
+        links: What joins two processors directly.
+        routes: Fixed paths of pairs without a link; the processors passed through need not become
+            devices of a layout.
+    """
 
     name: str
     processors: tuple[Processor, ...]
     links: tuple[Link, ...] = ()
+    routes: tuple[Route, ...] = ()
 
     def __post_init__(self) -> None:
         names = [processor.name for processor in self.processors]
@@ -76,8 +90,47 @@ class Hardware:
                         f"link {link.src!r} -> {link.dst!r} of hardware {self.name!r} names "
                         f"{end!r}, and processors are {names}"
                     )
+        _ = self.link_table
 
     @cached_property
     def processor_by_name(self) -> dict[str, Processor]:
         """Processor name -> processor."""
         return {processor.name: processor for processor in self.processors}
+
+    @cached_property
+    def link_table(self) -> dict[tuple[str, str], Link]:
+        """(source, destination) -> link, routes resolved to one link that passes through them."""
+        table = {(link.src, link.dst): link for link in self.links}
+        for route in self.routes:
+            if (route.src, route.dst) in table:
+                raise ClusterError(
+                    f"a pair has a link or a route, and {route.src!r} -> {route.dst!r} of "
+                    f"hardware {self.name!r} has both"
+                )
+            table[route.src, route.dst] = self._join((route.src, *route.via, route.dst))
+        return table
+
+    def link_through_host(self, src: str, dst: str) -> Link | None:
+        """Returns how two GPUs that see no peer reach each other: over the CPUs of their hosts.
+
+        None if one of them has no link to and from a CPU, or those CPUs have none.
+        """
+        pairs = {(link.src, link.dst) for link in self.links}
+        cpus = [p.name for p in self.processors if p.kind == "cpu"]
+        for first in cpus:
+            if (src, first) not in pairs:
+                continue
+            for last in cpus:
+                if (last, dst) in pairs and (first == last or (first, last) in pairs):
+                    return self._join((*dict.fromkeys((src, first, last)), dst))
+        return None
+
+    def _join(self, stops: Sequence[str]) -> Link:
+        direct = {(link.src, link.dst): link for link in self.links}
+        for pair in itertools.pairwise(stops):
+            if pair not in direct:
+                raise ClusterError(
+                    f"route {stops[0]!r} -> {stops[-1]!r} of hardware {self.name!r} passes "
+                    f"{pair[0]!r} -> {pair[1]!r}, and there is no such link"
+                )
+        return join_links([direct[pair] for pair in itertools.pairwise(stops)])
