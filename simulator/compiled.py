@@ -3,10 +3,11 @@
 import numpy as np
 
 from doppler.core.costs import Costs
-from doppler.core.errors import ConfigError, DeadlockError
+from doppler.core.errors import ConfigError
 from doppler.core.plan import Plan, check_plan
 from doppler.core.problem import Problem
 from doppler.core.trace import OpSpan, Period, Trace, TransferSpan, half_period, sort_spans
+from simulator.durations import check_durations
 from simulator.engine.jit import (
     BLOCKED_PLAN,
     COUNT_BYTES,
@@ -19,7 +20,10 @@ from simulator.engine.jit import (
     WRITE_LOG,
 )
 from simulator.engine.lanes import Engine, Lane
+from simulator.engine.limits import int64_array
 from simulator.engine.tables import Int64
+from simulator.memory import OverLimit
+from simulator.runtime import SimPyRuntime
 
 
 class CompiledRuntime:
@@ -27,10 +31,12 @@ class CompiledRuntime:
 
     Attributes:
         costs: Times of the problem's ops.
+        over_limit: What happens where a device's memory does not suffice.
     """
 
-    def __init__(self, costs: Costs) -> None:
+    def __init__(self, costs: Costs, over_limit: OverLimit = OverLimit.error) -> None:
         self.costs = costs
+        self.over_limit = over_limit
         self._problem: Problem | None = None
         self._engine: Engine | None = None
 
@@ -50,11 +56,18 @@ class CompiledRuntime:
             duration_ns: int64[I, V] in place of the costs, drawn outside.
 
         Raises:
-            PlanError: If the plan does not fit the problem.
-            ConfigError: If `iterations` is below 1.
+            PlanError: If the plan does not fit the problem, or `duration_ns` has another shape.
+            ConfigError: If `iterations` is below 1, or a time or key leaves 63 bits.
+            CapacityError: If a device holds more than its limit (see `over_limit`).
             DeadlockError: If nothing is in flight and work is left.
         """
-        lane, _ = self._run(problem, plan, iterations, COUNT_BYTES | WRITE_LOG, duration_ns)
+        lane = self._run(problem, plan, iterations, COUNT_BYTES | WRITE_LOG, duration_ns)
+        if (
+            self.over_limit is OverLimit.error
+            and (lane.workspace.peak > self._engine_for(problem).tables.memory_limit).any()
+        ):
+            # The specification finds the op and the moment.
+            return SimPyRuntime(self.costs).run(problem, plan, iterations, _rows(duration_ns))
         log, num_ops = lane.log, problem.graph.num_ops
         tables = self._engine_for(problem).tables
         latest = [
@@ -114,7 +127,7 @@ class CompiledRuntime:
             PlanError: If the plan does not fit the problem.
             DopplerError: If nothing recurs and there are fewer than 20 iterations.
         """
-        lane, _ = self._run(problem, plan, iterations, FIND_PERIOD | GIVE_PERIOD, None)
+        lane = self._run(problem, plan, iterations, FIND_PERIOD | GIVE_PERIOD, None)
         scalars = lane.workspace.scalars
         if scalars[PERIOD_ITERATIONS]:
             return Period(int(scalars[PERIOD_NS]), int(scalars[PERIOD_ITERATIONS]), exact=True)
@@ -127,11 +140,16 @@ class CompiledRuntime:
 
     def _run(
         self, problem: Problem, plan: Plan, iterations: int, mode: int, durations: Int64 | None
-    ) -> tuple[Lane, int]:
+    ) -> Lane:
         check_plan(problem, plan)
         if iterations < 1:
             raise ConfigError(f"iterations is at least 1, and it is {iterations}")
         engine = self._engine_for(problem)
+        given = None
+        if durations is not None:
+            check_durations(durations, iterations, problem.graph.num_ops)
+            given = int64_array(durations, "duration_ns")[None]
+            engine.check_run(iterations, given)
         lane = Lane(
             engine,
             iterations,
@@ -145,13 +163,18 @@ class CompiledRuntime:
         out = np.zeros(1, np.int64)
         lane.run(
             np.array([plan.placement], np.int64),
-            np.array([plan.priority], np.int64),
+            int64_array([plan.priority], "priorities"),
             np.full(1, IDLE),
             mode,
             out,
             (rows, np.array([0, len(rows)], np.int64)),
-            None if durations is None else np.ascontiguousarray(durations, np.int64)[None],
+            given,
         )
         if out[0] == BLOCKED_PLAN:
-            raise DeadlockError("nothing is in flight and ops are left; run SimPyRuntime for names")
-        return lane, int(out[0])
+            # The specification knows what waits for what, and raises.
+            SimPyRuntime(self.costs).run(problem, plan, iterations, _rows(durations))
+        return lane
+
+
+def _rows(duration_ns: Int64 | None) -> list[list[int]] | None:
+    return None if duration_ns is None else np.asarray(duration_ns).tolist()

@@ -28,7 +28,8 @@ from doppler.core.plan import Plan, check_plan
 from doppler.core.problem import Problem
 from doppler.core.program import compile_program
 from doppler.core.trace import OpSpan, Trace, TransferSpan, sort_spans
-from simulator.memory import Memory
+from simulator.durations import check_durations
+from simulator.memory import Memory, OverLimit
 from simulator.network import Network, Request
 
 # A round starts after everything else that SimPy has for the same time (its own are 0 and 1).
@@ -42,10 +43,12 @@ class SimPyRuntime:
 
     Attributes:
         costs: Times of the problem's ops.
+        over_limit: What happens where a device's memory does not suffice.
     """
 
-    def __init__(self, costs: Costs) -> None:
+    def __init__(self, costs: Costs, over_limit: OverLimit = OverLimit.error) -> None:
         self.costs = costs
+        self.over_limit = over_limit
 
     def run(
         self,
@@ -63,14 +66,19 @@ class SimPyRuntime:
             duration_ns: [iteration][op] in place of the costs, drawn outside.
 
         Raises:
-            PlanError: If the plan does not fit the problem.
+            PlanError: If the plan does not fit the problem, or `duration_ns` has another shape.
             ConfigError: If `iterations` is below 1.
+            CapacityError: If a device holds more than its limit (see `over_limit`).
             DeadlockError: If nothing is in flight and work is left.
         """
         check_plan(problem, plan)
         if iterations < 1:
             raise ConfigError(f"iterations is at least 1, and it is {iterations}")
-        simulation = _Simulation(problem, self.costs, plan, iterations, duration_ns)
+        if duration_ns is not None:
+            check_durations(duration_ns, iterations, problem.graph.num_ops)
+        simulation = _Simulation(
+            problem, self.costs, plan, iterations, duration_ns, self.over_limit
+        )
         return simulation.run()
 
 
@@ -84,7 +92,9 @@ class _Simulation:
         plan: Plan,
         iterations: int,
         duration_ns: Sequence[Sequence[int]] | None,
+        over_limit: OverLimit,
     ) -> None:
+        self._over_limit = over_limit
         self._problem, self._costs, self._plan = problem, costs, plan
         self._iterations, self._duration_ns = iterations, duration_ns
         self._program = compile_program(problem, plan)
@@ -145,6 +155,8 @@ class _Simulation:
             for request in self._network.start():
                 self._memory.allocate(request.destination, request.op, (request.output,))
                 self._env.process(self._bus_transfer(request))
+            if self._over_limit is OverLimit.error:
+                self._memory.check(self._env.now)
             self._memory.end_round()
             self._round = self._env.event()
             yield self._round

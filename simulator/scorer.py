@@ -17,8 +17,10 @@ from doppler.core.plan import Plan, check_plan
 from doppler.core.problem import Objective, Problem
 from doppler.core.trace import MIN_PERIOD_ITERATIONS
 from simulator.engine.jit import COUNT_BYTES, FIND_PERIOD, GIVE_PERIOD, IDLE
-from simulator.engine.lanes import Engine, Lane
+from simulator.engine.lanes import Engine, Holds, Lane
+from simulator.engine.limits import int64_array
 from simulator.engine.tables import Int64
+from simulator.runtime import SimPyRuntime
 
 DEFAULT_PERIOD_ITERATIONS = 40
 CHUNKS_PER_THREAD = 4
@@ -31,13 +33,17 @@ class CompiledScorer:
     relative state, or, where there is none within `period_iterations`, from the second half of
     that many iterations.
 
+    A plan that does not fit in memory scores `INFEASIBLE_NS`; with `memory_penalty_ns_per_mib` it
+    scores its objective and that much for every MiB above the limits, so that a search can pass
+    through such plans (`simulator.memory.overflow_penalty_ns` is the formula).
+
     Attributes:
         problem, costs: What is scored.
-        num_calls: Plans (and replicas) scored so far.
+        num_calls: Plans, replicas and cost tables scored so far.
 
     Raises:
-        ConfigError: If `threads` or `period_iterations` is too small, or the objective is a
-            percentile, which needs replicas.
+        ConfigError: If `threads` or `period_iterations` is too small, the penalty negative, a
+            number too large for 63 bits, or the objective a percentile, which needs replicas.
     """
 
     def __init__(
@@ -46,6 +52,7 @@ class CompiledScorer:
         costs: Costs,
         threads: int = 1,
         period_iterations: int = DEFAULT_PERIOD_ITERATIONS,
+        memory_penalty_ns_per_mib: int | None = None,
     ) -> None:
         if threads < 1:
             raise ConfigError(f"threads is at least 1, and it is {threads}")
@@ -54,10 +61,14 @@ class CompiledScorer:
                 f"period_iterations is at least {MIN_PERIOD_ITERATIONS}, and it is "
                 f"{period_iterations}"
             )
+        if memory_penalty_ns_per_mib is not None and memory_penalty_ns_per_mib < 0:
+            raise ConfigError(
+                f"memory_penalty_ns_per_mib is at least 0, and it is {memory_penalty_ns_per_mib}"
+            )
         if problem.objective is Objective.p95:
             raise ConfigError(
                 "objective p95 is a percentile over replicas, and CompiledScorer scores one run: "
-                "valid are makespan and period"
+                "ReplicaScorer scores it, valid here are makespan and period"
             )
         self.problem = problem
         self.costs = costs
@@ -65,9 +76,11 @@ class CompiledScorer:
         is_period = problem.objective is Objective.period
         self._iterations = period_iterations if is_period else 1
         self._engine = Engine(problem, costs)
+        self._penalty = memory_penalty_ns_per_mib
+        self._engine.check_run(self._iterations, penalty_ns_per_mib=memory_penalty_ns_per_mib)
         self._threads = threads
         self._pool = ThreadPoolExecutor(threads) if threads > 1 else None
-        self._lanes: dict[tuple[int, int, bool], list[Lane]] = {}
+        self._lanes: dict[tuple[int, int, bool, bool], list[Lane]] = {}
         self._mode = FIND_PERIOD | GIVE_PERIOD if is_period else 0
 
     def score(
@@ -81,7 +94,7 @@ class CompiledScorer:
         Raises:
             PlanError: If a shape is wrong, or a device breaks a range, kind, pin or group.
         """
-        return self._score(placements_BV, priorities_BV, bounds_B, None)
+        return self._score(placements_BV, priorities_BV, bounds_B, None, ())
 
     def score_plans(self, plans: Sequence[Plan], bounds_B: npt.ArrayLike | None = None) -> Int64:
         """Returns the same as `score` for plans, their holds obeyed.
@@ -94,14 +107,19 @@ class CompiledScorer:
         rows = [self._engine.hold_rows(plan.holds) for plan in plans]
         starts = np.cumsum([0, *map(len, rows)])
         return self._score(
-            np.array([plan.placement for plan in plans], np.int64),
-            np.array([plan.priority for plan in plans], np.int64),
+            int64_array([plan.placement for plan in plans], "placements"),
+            int64_array([plan.priority for plan in plans], "priorities"),
             bounds_B,
             (np.concatenate([np.zeros((0, 3), np.int64), *rows]), starts),
+            [plan.holds for plan in plans],
         )
 
     def score_replicas(
-        self, placement: npt.ArrayLike, priority: npt.ArrayLike, duration_ns: npt.ArrayLike
+        self,
+        placement: npt.ArrayLike,
+        priority: npt.ArrayLike,
+        duration_ns: npt.ArrayLike,
+        holds: Holds = (),
     ) -> Int64:
         """Returns the objective of one plan under durations drawn outside, int64[R].
 
@@ -110,26 +128,90 @@ class CompiledScorer:
             priority: Priority per op, [V].
             duration_ns: int64[R, I, V]; with the makespan as objective all I iterations run, with
                 the period at least 20 are needed.
+            holds: Holds of the plan.
 
         Raises:
-            PlanError: If a shape is wrong or the placement is not legal.
+            PlanError: If a shape is wrong, a duration negative, or the placement is not legal.
+            ConfigError: If the runs do not fit in 63 bits.
         """
-        durations = np.ascontiguousarray(duration_ns, np.int64)
+        durations = int64_array(duration_ns, "duration_ns")
         num_ops = self.problem.graph.num_ops
         if durations.ndim != 3 or durations.shape[2] != num_ops or durations.shape[1] < 1:
             raise PlanError(f"duration_ns is [R, I, {num_ops}], and it is {durations.shape}")
-        replicas, iterations, _ = durations.shape
+        _, iterations, _ = durations.shape
         if self._mode and iterations < MIN_PERIOD_ITERATIONS:
             raise PlanError(
                 f"a period needs at least {MIN_PERIOD_ITERATIONS} iterations, and duration_ns has "
                 f"{iterations}"
             )
-        placements, priorities = self._plans(
-            np.array([placement], np.int64), np.array([priority], np.int64)
+        return self._score_durations(
+            placement, priority, durations, holds, iterations, self._mode & GIVE_PERIOD
         )
-        out = np.zeros(replicas, np.int64)
-        bounds = np.full(replicas, IDLE)
-        mode = self._mode & GIVE_PERIOD
+
+    def score_costs(self, plan: Plan, costs: Sequence[Costs]) -> Int64:
+        """Returns the objective of one plan under many cost tables, int64[K].
+
+        The same numbers as one scorer per table would give.
+
+        Args:
+            plan: The plan, its holds obeyed.
+            costs: Cost tables of the problem.
+
+        Raises:
+            PlanError: If the plan does not fit the problem.
+            ConfigError: If a table does not fit in 63 bits.
+        """
+        check_plan(self.problem, plan)
+        calls, out = self.num_calls, np.zeros(len(costs), np.int64)
+        by_overheads: dict[tuple[tuple[int, ...], tuple[int, ...]], list[int]] = {}
+        for row, table in enumerate(costs):
+            key = (table.slowdown_permille, table.dispatch_ns)
+            by_overheads.setdefault(key, []).append(row)
+        ops = range(self.problem.graph.num_ops)
+        for rows in by_overheads.values():
+            scorer = self._with_overheads(costs[rows[0]])
+            op_ns = [[costs[row].op_ns[op][plan.placement[op]] for op in ops] for row in rows]
+            out[rows] = scorer._score_durations(
+                plan.placement,
+                plan.priority,
+                int64_array(op_ns, "op_ns")[:, None, :],
+                plan.holds,
+                self._iterations,
+                self._mode,
+            )
+        self.num_calls = calls + len(costs)
+        return out
+
+    def _with_overheads(self, costs: Costs) -> "CompiledScorer":
+        """This scorer, or one like it where slowdown or dispatch costs are others."""
+        if (costs.slowdown_permille, costs.dispatch_ns) == (
+            self.costs.slowdown_permille,
+            self.costs.dispatch_ns,
+        ):
+            return self
+        iterations = self._iterations if self._mode else DEFAULT_PERIOD_ITERATIONS
+        return CompiledScorer(self.problem, costs, self._threads, iterations, self._penalty)
+
+    def _score_durations(
+        self,
+        placement: npt.ArrayLike,
+        priority: npt.ArrayLike,
+        durations: Int64,
+        holds: Holds,
+        iterations: int,
+        mode: int,
+    ) -> Int64:
+        """Scores one plan under int64[R, I, V] durations, or [R, 1, V] for all iterations."""
+        if durations.min(initial=0) < 0:
+            raise PlanError(f"times are at least 0 ns, and duration_ns has {durations.min()}")
+        self._engine.check_run(iterations, durations, self._penalty)
+        placements, priorities = self._plans(
+            _integers(placement, "placement")[None], _integers(priority, "priority")[None]
+        )
+        rows_of_holds = self._engine.hold_rows(holds)
+        replicas = len(durations)
+        out, bounds = np.zeros(replicas, np.int64), np.full(replicas, IDLE)
+        mode |= self._memory_mode(iterations)
 
         def run(start: int, end: int, lane: Lane) -> None:
             rows = slice(start, end)
@@ -137,13 +219,16 @@ class CompiledScorer:
                 placements,
                 priorities,
                 bounds[rows],
-                mode | self._memory_mode(iterations),
+                mode,
                 out[rows],
-                durations_BIV=durations[rows],
+                (rows_of_holds, np.array([0, len(rows_of_holds)], np.int64)),
+                durations[rows],
+                self._penalty,
             )
 
-        self._spread(run, replicas, (iterations, 0, True))
-        return self._checked(out, placements, priorities)
+        finds_period = bool(mode & FIND_PERIOD)
+        self._spread(run, replicas, (iterations, len(rows_of_holds), True, finds_period))
+        return self._checked(out, placements, priorities, [holds])
 
     def _score(
         self,
@@ -151,6 +236,7 @@ class CompiledScorer:
         priorities_BV: npt.ArrayLike,
         bounds_B: npt.ArrayLike | None,
         holds: tuple[Int64, Int64] | None,
+        plan_holds: Sequence[Holds],
     ) -> Int64:
         placements, priorities = self._plans(placements_BV, priorities_BV)
         count = len(placements)
@@ -166,17 +252,25 @@ class CompiledScorer:
         def run(start: int, end: int, lane: Lane) -> None:
             rows = slice(start, end)
             held = (holds[0], holds[1][start : end + 1]) if holds else None
-            lane.run(placements[rows], priorities[rows], bounds[rows], mode, out[rows], held)
+            lane.run(
+                placements[rows],
+                priorities[rows],
+                bounds[rows],
+                mode,
+                out[rows],
+                held,
+                penalty_ns_per_mib=self._penalty,
+            )
 
-        self._spread(run, count, (self._iterations, most_holds, False))
-        return self._checked(out, placements, priorities)
+        self._spread(run, count, (self._iterations, most_holds, False, self._mode != 0))
+        return self._checked(out, placements, priorities, plan_holds)
 
     def _plans(
         self, placements_BV: npt.ArrayLike, priorities_BV: npt.ArrayLike
     ) -> tuple[Int64, Int64]:
         num_ops = self.problem.graph.num_ops
-        placements = np.ascontiguousarray(placements_BV, np.int64)
-        priorities = np.ascontiguousarray(priorities_BV, np.int64)
+        placements = _integers(placements_BV, "placements")
+        priorities = _integers(priorities_BV, "priorities")
         if placements.size == 0 and priorities.size == 0:
             return placements.reshape(0, num_ops), priorities.reshape(0, num_ops)
         for label, array in (("placements", placements), ("priorities", priorities)):
@@ -192,7 +286,7 @@ class CompiledScorer:
         return COUNT_BYTES if self._engine.most_bytes(iterations) > smallest else 0
 
     def _spread(
-        self, run: Callable[[int, int, Lane], None], count: int, key: tuple[int, int, bool]
+        self, run: Callable[[int, int, Lane], None], count: int, key: tuple[int, int, bool, bool]
     ) -> None:
         """Runs chunks of rows, each with a lane that nobody else has meanwhile."""
         lanes = self._lanes.setdefault(key, [])
@@ -218,17 +312,23 @@ class CompiledScorer:
         ]:
             future.result()
 
-    def _new_lane(self, iterations: int, num_holds: int, noise: bool) -> Lane:
+    def _new_lane(self, iterations: int, num_holds: int, noise: bool, recurrence: bool) -> Lane:
         return Lane(
             self._engine,
             iterations,
             num_holds=num_holds,
             memory=self._memory_mode(iterations) != 0,
-            recurrence=self._mode != 0 and not noise,
+            recurrence=recurrence,
             noise=noise,
         )
 
-    def _checked(self, out_B: Int64, placements_BV: Int64, priorities_BV: Int64) -> Int64:
+    def _checked(
+        self,
+        out_B: Int64,
+        placements_BV: Int64,
+        priorities_BV: Int64,
+        holds_B: Sequence[Holds],
+    ) -> Int64:
         self.num_calls += len(out_B)
         if out_B.size and out_B.min() < 0:
             row = min(int(out_B.argmin()), len(placements_BV) - 1)
@@ -237,7 +337,17 @@ class CompiledScorer:
                 cluster_digest=self.problem.cluster.digest,
                 placement=tuple(map(int, placements_BV[row])),
                 priority=tuple(map(int, priorities_BV[row])),
+                holds=tuple(holds_B[row]) if holds_B else (),
             )
-            check_plan(self.problem, plan)
+            # The specification knows what waits for what, and raises.
+            SimPyRuntime(self.costs).run(self.problem, plan, self._iterations)
             raise DeadlockError(f"plan {row} of the batch ended with work left: {plan}")
         return out_B
+
+
+def _integers(values: npt.ArrayLike, what: str) -> Int64:
+    """The values as contiguous int64; what is no integer is refused instead of cut off."""
+    array = np.asarray(values)
+    if array.size and not np.issubdtype(array.dtype, np.integer):
+        raise PlanError(f"{what} are integers, and these are {array.dtype}")
+    return np.ascontiguousarray(array, np.int64)

@@ -19,8 +19,11 @@ from simulator.engine.jit import (
     ITERATIONS,
     LAST_END,
     LIMITED,
+    MAY_OVERFLOW,
     MEMORY,
+    MIB,
     NO_MEMORY,
+    NO_PENALTY,
     NOISE,
     PERIOD_ITERATIONS,
     PERIOD_NS,
@@ -82,7 +85,7 @@ def simulate(tab: Tables, ws: Workspace, log: Log, iterations: int, bound: int) 
                 return ABOVE_BOUND
         if ws.scalars[TOUCHED] > 0:
             start_transfers(tab, ws)
-        if memory and not measure_memory(tab, ws) and not ws.scalars[TRACED]:
+        if memory and not measure_memory(tab, ws) and not ws.scalars[MAY_OVERFLOW]:
             return NO_MEMORY
         if advance_frontier(ws) > 0 and ws.scalars[LIMITED] == 0 and state_recurs(tab, ws):
             return DONE
@@ -106,6 +109,15 @@ def period(ws: Workspace, iterations: int) -> int:
     return (time + count - 1) // count
 
 
+@jit
+def overflow_penalty(tab: Tables, ws: Workspace, ns_per_mib: int) -> int:
+    """Nanoseconds for the bytes above the limits of all devices, rounded up."""
+    over = 0
+    for device in range(tab.num_devices):
+        over += max(ws.peak[device] - tab.memory_limit[device], 0)
+    return over // MIB * ns_per_mib + (over % MIB * ns_per_mib + MIB - 1) // MIB
+
+
 @entry
 def run_plans(
     tab: Tables,
@@ -119,6 +131,7 @@ def run_plans(
     bounds: Int64,
     iterations: int,
     mode: int,
+    penalty: int,
     out: Int64,
 ) -> None:
     """Runs plans one after the other and fills `out`.
@@ -131,16 +144,19 @@ def run_plans(
         priorities: int64[B, V], or one row for all.
         holds: int64[H, 3], the rows of all plans (see `Engine.hold_rows`).
         hold_start: int64[B + 1], first row of each plan.
-        durations: int64[B, N, V] in place of the costs, or an empty array.
+        durations: int64[B, N, V] in place of the costs, or [B, 1, V] for every iteration, or empty.
         bounds: int64[B]; a run stops when its makespan must exceed its bound (one iteration).
         iterations: Iterations to run.
         mode: Sum of COUNT_BYTES, WRITE_LOG, FIND_PERIOD, GIVE_PERIOD.
+        penalty: Nanoseconds per MiB above the memory limits, or NO_PENALTY where such plans are
+            infeasible.
         out: int64[B]: makespan or period, INFEASIBLE, BLOCKED_PLAN, or -1 - op for an op on an
             illegal device.
     """
     ws.scalars[ITERATIONS] = iterations
     ws.scalars[MEMORY], ws.scalars[TRACED] = mode & COUNT_BYTES, mode & WRITE_LOG
     ws.scalars[FINDS_PERIOD], ws.scalars[NOISE] = mode & FIND_PERIOD, durations.size
+    ws.scalars[MAY_OVERFLOW] = 1 if mode & WRITE_LOG or penalty != NO_PENALTY else 0
     for row in range(out.size):
         plan = row if places.shape[0] > 1 else 0
         if plan == row:
@@ -150,10 +166,13 @@ def run_plans(
             out[row] = -1 - bad
             continue
         if durations.size:
-            load_durations(tab, ws, durations, row)
+            load_durations(tab, ws, durations, iterations, row)
         ws.scalars[CODE] = simulate(tab, ws, log, iterations, bounds[row])
         out[row] = BLOCKED_PLAN if ws.scalars[CODE] == BLOCKED else INFEASIBLE
         if ws.scalars[CODE] == DONE and mode & GIVE_PERIOD:
             out[row] = period(ws, iterations)
         elif ws.scalars[CODE] == DONE or ws.scalars[CODE] == ABOVE_BOUND:
-            out[row] = ws.scalars[LAST_END] - ws.scalars[FIRST_START]
+            # Where no op runs there is no first start.
+            out[row] = ws.scalars[LAST_END] - min(ws.scalars[FIRST_START], ws.scalars[LAST_END])
+        if ws.scalars[CODE] == DONE and mode & COUNT_BYTES and penalty != NO_PENALTY:
+            out[row] += overflow_penalty(tab, ws, penalty)

@@ -7,7 +7,15 @@ import numpy as np
 
 from doppler.core.costs import Costs
 from doppler.core.problem import Problem
+from simulator.engine.jit import MIB, NO_PENALTY
 from simulator.engine.kernel import run_plans
+from simulator.engine.limits import (
+    check_integers,
+    check_products,
+    check_run,
+    op_horizon_ns,
+    transfer_horizon_ns,
+)
 from simulator.engine.packed import Packed
 from simulator.engine.tables import Int64, Tables, build_tables
 from simulator.engine.workspace import Log, Workspace, make_log, make_workspace
@@ -20,12 +28,49 @@ class Engine:
 
     Attributes:
         tables: The arrays of the problem.
+
+    Raises:
+        ConfigError: If a time, a number of bytes or a product of them does not fit in 63 bits.
     """
 
     def __init__(self, problem: Problem, costs: Costs) -> None:
+        check_integers(problem, costs)
         self.tables: Tables = build_tables(problem, costs)
+        check_products(problem, self.tables)
+        self._graph = problem.graph
+        self._ops_ns = float(op_horizon_ns(self.tables).sum())
+        self._transfers_ns = transfer_horizon_ns(self.tables)
         self._packed = Packed(self.tables)
         self._edge_pairs = {(edge.src, edge.dst) for edge in problem.graph.edges}
+
+    def check_run(
+        self,
+        iterations: int,
+        durations_BIV: Int64 | None = None,
+        penalty_ns_per_mib: int | None = None,
+    ) -> None:
+        """Checks that runs of so many iterations, with such durations, stay in their bits.
+
+        Args:
+            iterations: Iterations of one run.
+            durations_BIV: Durations in place of the costs; one row stands for all iterations.
+            penalty_ns_per_mib: What a MiB above a memory limit costs.
+
+        Raises:
+            ConfigError: Names what overflows.
+        """
+        ops_ns = iterations * self._ops_ns
+        if durations_BIV is not None and durations_BIV.size:
+            siblings = np.bincount(self.tables.parent).max() - 1
+            permille = 1000.0 + siblings * self.tables.slowdown.astype(np.float64)
+            longest_IV = durations_BIV.max(axis=0).astype(np.float64) * permille / 1000.0
+            dispatch = float(self.tables.dispatch_ns.max()) * longest_IV.size
+            ops_ns = (float(longest_IV.sum()) + dispatch) * iterations / len(longest_IV)
+        horizon_ns = ops_ns + iterations * self._transfers_ns
+        if penalty_ns_per_mib:
+            most = float(self.most_bytes(iterations)) * self.tables.num_devices
+            horizon_ns += most / MIB * penalty_ns_per_mib
+        check_run(self._graph, self.tables, iterations, horizon_ns)
 
     def hold_rows(self, holds: Holds) -> Int64:
         """Returns int64[H, 3]: before, after, 1 if no edge gives the pair its credit already."""
@@ -66,6 +111,7 @@ class Lane:
         traced: bool = False,
     ) -> None:
         tables = engine.tables
+        engine.check_run(iterations)
         self.workspace: Workspace = make_workspace(
             tables, iterations, num_holds, memory, recurrence, noise
         )
@@ -85,6 +131,7 @@ class Lane:
         out_B: Int64,
         holds: tuple[Int64, Int64] | None = None,
         durations_BIV: Int64 | None = None,
+        penalty_ns_per_mib: int | None = None,
     ) -> None:
         """Fills `out_B` (see `kernel.run_plans`).
 
@@ -95,7 +142,8 @@ class Lane:
             mode: Sum of the kernel's mode flags.
             out_B: Results.
             holds: Rows of `hold_rows` of all plans, and where each plan's rows start.
-            durations_BIV: Durations in place of the costs.
+            durations_BIV: Durations in place of the costs; one row stands for all iterations.
+            penalty_ns_per_mib: What a MiB above a memory limit costs; None = no such plan fits.
         """
         if holds is None:
             holds = np.zeros((0, 3), np.int64), np.zeros(len(placements_BV) + 1, np.int64)
@@ -112,5 +160,6 @@ class Lane:
             bounds_B,
             self._iterations,
             mode,
+            NO_PENALTY if penalty_ns_per_mib is None else penalty_ns_per_mib,
             out_B,
         )

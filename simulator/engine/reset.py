@@ -55,11 +55,12 @@ def load_plan(
 
 
 @jit
-def load_durations(tab: Tables, ws: Workspace, durations: Int64, row: int) -> None:
-    """Copies the durations of one replica into the workspace."""
-    for iteration in range(durations.shape[1]):
+def load_durations(tab: Tables, ws: Workspace, durations: Int64, iterations: int, row: int) -> None:
+    """Copies the durations of one replica into the workspace; one row stands for all iterations."""
+    for iteration in range(iterations):
+        given = min(iteration, durations.shape[1] - 1)
         for op in range(tab.num_ops):
-            ws.durations[iteration, op] = durations[row, iteration, op]
+            ws.durations[iteration, op] = durations[row, given, op]
 
 
 @jit

@@ -10,7 +10,7 @@ import numpy as np
 
 from simulator.engine.tables import Bytes, Int64, Tables
 
-NUM_SCALARS = 28
+NUM_SCALARS = 29
 
 
 class Workspace(NamedTuple):
@@ -134,7 +134,10 @@ def make_workspace(
     streams, classes = len(tables.stream_device), tables.num_classes
     tensors, records = len(tables.tensor_op), tables.num_pairs * min(iterations, tables.slots) + 1
     words = ops // 64 + devices + 1
-    history = (iterations + 1) * (ops + 8 * streams + 4 * records + 64) if recurrence else 0
+    state = ops + 8 * streams + 4 * (buses + records) + 2 * devices + classes + 64
+    if memory:
+        state += tensors * devices + len(tables.in_tensor)
+    history = (iterations + 1) * state if recurrence else 0
 
     def i64(*shape: int) -> Int64:
         return np.zeros(shape, np.int64)

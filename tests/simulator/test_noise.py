@@ -12,7 +12,7 @@ from doppler.core.graph import DataflowGraph, Edge, Op
 from doppler.core.plan import Plan, make_plan
 from doppler.core.problem import Problem
 from simulator.compiled import CompiledRuntime
-from simulator.noise import LognormalNoise
+from simulator.noise import LognormalNoise, draw_durations
 from simulator.runtime import SimPyRuntime
 from simulator.scorer import CompiledScorer
 
@@ -42,7 +42,7 @@ NOISE = LognormalNoise(sigma=0.1, sigma_by_kind={"exact": 0.0, "rough": 0.5})
 
 def test_medians_are_the_costs_of_the_plans_devices_and_spreads_are_by_kind() -> None:
     problem, costs, plan = case()
-    drawn = NOISE.draw(problem, costs, plan, 2000, 2, np.random.default_rng(0))
+    drawn = draw_durations(NOISE, problem, costs, plan, 2000, 2, np.random.default_rng(0))
     assert drawn.shape == (2000, 2, 3)
     assert drawn.dtype == np.int64
     assert (drawn[:, :, 0] == 1000).all()
@@ -55,17 +55,19 @@ def test_medians_are_the_costs_of_the_plans_devices_and_spreads_are_by_kind() ->
 def test_the_same_generator_gives_the_same_luck_to_two_plans() -> None:
     problem, costs, plan = case()
     other = make_plan(problem, (0, 0, 0), (0, 0, 0), "hand")
-    first = NOISE.draw(problem, costs, plan, 3, 4, np.random.default_rng(7))
-    again = NOISE.draw(problem, costs, plan, 3, 4, np.random.default_rng(7))
-    moved = NOISE.draw(problem, costs, other, 3, 4, np.random.default_rng(7))
+    first = draw_durations(NOISE, problem, costs, plan, 3, 4, np.random.default_rng(7))
+    again = draw_durations(NOISE, problem, costs, plan, 3, 4, np.random.default_rng(7))
+    moved = draw_durations(NOISE, problem, costs, other, 3, 4, np.random.default_rng(7))
     assert (first == again).all()
     assert np.abs(moved[:, :, 1] / 9000 - first[:, :, 1] / 2000).max() < 1e-3
-    assert (NOISE.draw(problem, costs, plan, 3, 4, np.random.default_rng(8)) != first).any()
+    assert (
+        draw_durations(NOISE, problem, costs, plan, 3, 4, np.random.default_rng(8)) != first
+    ).any()
 
 
 def test_both_engines_and_the_scorer_run_what_was_drawn() -> None:
     problem, costs, plan = case()
-    drawn = NOISE.draw(problem, costs, plan, 5, 4, np.random.default_rng(1))
+    drawn = draw_durations(NOISE, problem, costs, plan, 5, 4, np.random.default_rng(1))
     scores = CompiledScorer(problem, costs).score_replicas(plan.placement, plan.priority, drawn)
     assert len(set(scores.tolist())) > 1
     for row, score in zip(drawn, scores, strict=True):
@@ -82,4 +84,4 @@ def test_settings_are_checked() -> None:
     with pytest.raises(ConfigError, match="that of rough is inf"):
         LognormalNoise(sigma_by_kind={"rough": float("inf")})
     with pytest.raises(ConfigError, match="are 0 and 4"):
-        NOISE.draw(problem, costs, plan, 0, 4, np.random.default_rng(0))
+        draw_durations(NOISE, problem, costs, plan, 0, 4, np.random.default_rng(0))
