@@ -1,0 +1,200 @@
+"""The members of a collective as processes: who they are, whether they live, how to wait for them.
+
+Shared memory holds one cache line per member with its process id and the last call that it has
+left, and one line for the group's state. A member that finds a peer dead within a call, or
+late, marks the group as broken, so that all others stop waiting at once and name the same peer.
+"""
+
+import mmap
+import os
+import select
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from doppler.core.errors import ExecutionError, WorkerDiedError, WorkerHungError
+
+LINE_BYTES = 64
+LINE_WORDS = LINE_BYTES // 8
+DIED, HUNG = 1, 2
+YIELDS_PER_LOOK = 256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitOptions:
+    """How a member waits for others.
+
+    Attributes:
+        spin_ns: Polls without pause for so long; None = 20 us if every member has a core, else 0.
+        yield_ns: Then gives the core away between polls for so long.
+        nap_ns: Then sleeps between polls.
+        deadline_ns: A member that is awaited for longer counts as hung.
+        join_deadline_ns: The same for the first meeting, when processes still start.
+    """
+
+    spin_ns: int | None = None
+    yield_ns: int = 2_000_000
+    nap_ns: int = 50_000
+    deadline_ns: int = 30_000_000_000
+    join_deadline_ns: int = 120_000_000_000
+
+
+def peers_bytes(num_members: int) -> int:
+    """Returns the shared memory that `Peers` takes."""
+    return LINE_BYTES * (num_members + 1)
+
+
+class Peers:
+    """One member's view of the group.
+
+    Attributes:
+        names: Name of each member, for messages.
+        member: Position of this process.
+    """
+
+    def __init__(
+        self,
+        memory: mmap.mmap,
+        base: int,
+        names: Sequence[str],
+        member: int,
+        options: WaitOptions,
+    ) -> None:
+        self.names = tuple(names)
+        self.member = member
+        self._words = memoryview(memory).cast("q")
+        self._state = base // 8
+        self._pids = [self._state + LINE_WORDS * (1 + m) for m in range(len(names))]
+        self._options = options
+        crowded = len(names) > (os.cpu_count() or 1)
+        self._spin_ns = (0 if crowded else 20_000) if options.spin_ns is None else options.spin_ns
+        self._call = 0
+        self._pidfds: dict[int, int] = {}
+        self._poller = select.poll()
+
+    def join(self) -> None:
+        """Meets the others; returns when all are there.
+
+        Raises:
+            WorkerHungError: If some are not there before the deadline; names them.
+            WorkerDiedError: If one has come and died.
+        """
+        self._words[self._pids[self.member]] = os.getpid()
+        until_ns = time.monotonic_ns() + self._options.join_deadline_ns
+        for peer, word in enumerate(self._pids):
+            while self._words[word] == 0:
+                if time.monotonic_ns() > until_ns:
+                    missing = [m for m, w in enumerate(self._pids) if self._words[w] == 0]
+                    self._break(HUNG, missing[0])
+                    raise WorkerHungError(
+                        f"members of a collective meet within "
+                        f"{self._options.join_deadline_ns / 1e9:g} s, and "
+                        f"{', '.join(repr(self.names[m]) for m in missing)} did not come"
+                    )
+                self._check_state("joining")
+                time.sleep(self._options.nap_ns / 1e9)
+            if peer != self.member:
+                self._watch(peer, int(self._words[word]))
+
+    def enter(self, call: int) -> None:
+        """Says which call this member is in; who has left it may end without harm."""
+        self._call = call
+
+    def leave(self, call: int) -> None:
+        """Says that this member needs nothing more of a call."""
+        self._words[self._pids[self.member] + 1] = call
+
+    def wait(self, word: int, value: int, peer: int, what: str) -> None:
+        """Returns when the 64-bit word at position `word` is at least `value`.
+
+        Args:
+            word: Position in the shared memory, in words.
+            value: Awaited value.
+            peer: Who will store it.
+            what: What is awaited, in words.
+
+        Raises:
+            WorkerDiedError: If a member has died; names it.
+            WorkerHungError: If the deadline has passed; names the awaited member.
+        """
+        words = self._words
+        if words[word] >= value:
+            return
+        start_ns = time.monotonic_ns()
+        until_ns = start_ns + self._spin_ns
+        while words[word] < value:
+            if time.monotonic_ns() >= until_ns:
+                break
+        else:
+            return
+        until_ns += self._options.yield_ns
+        while True:
+            for _ in range(YIELDS_PER_LOOK):
+                if words[word] >= value:
+                    return
+                os.sched_yield()
+            if time.monotonic_ns() >= until_ns:
+                break
+        self._nap_until(word, value, peer, what, start_ns)
+
+    def close(self) -> None:
+        """Releases the descriptors and the view of the shared memory."""
+        for pidfd in self._pidfds:
+            os.close(pidfd)
+        self._pidfds.clear()
+        self._words.release()
+
+    def _nap_until(self, word: int, value: int, peer: int, what: str, start_ns: int) -> None:
+        nap_s = self._options.nap_ns / 1e9
+        while self._words[word] < value:
+            self._check_state(what)
+            for pidfd, _ in self._poller.poll(0):
+                dead = self._pidfds[pidfd]
+                if self._words[self._pids[dead] + 1] >= self._call:  # it had done its part
+                    continue
+                self._break(DIED, dead)
+                self._check_state(what)
+            if time.monotonic_ns() - start_ns > self._options.deadline_ns:
+                self._break(HUNG, peer)
+                self._check_state(what)
+            time.sleep(nap_s)
+
+    def _watch(self, peer: int, pid: int) -> None:
+        try:
+            pidfd = os.pidfd_open(pid)
+        except ProcessLookupError:
+            self._break(DIED, peer)
+            self._check_state("joining")
+            return
+        self._pidfds[pidfd] = peer
+        self._poller.register(pidfd, select.POLLIN)
+
+    def _break(self, how: int, peer: int) -> None:
+        if self._words[self._state] == 0:
+            self._words[self._state] = how | (peer + 1) << 8
+
+    def _check_state(self, what: str) -> None:
+        state = int(self._words[self._state])
+        if state == 0:
+            return
+        peer = (state >> 8) - 1
+        pid = int(self._words[self._pids[peer]])
+        where = f"member {self.names[peer]!r} of a collective (process {pid})"
+        mine = f"{self.names[self.member]!r} was {what}"
+        if state & 0xFF == DIED:
+            raise WorkerDiedError(f"{where} has died, and {mine}")
+        raise WorkerHungError(
+            f"{where} did not do its part within {self._options.deadline_ns / 1e9:g} s, and {mine}"
+        )
+
+
+def check_names(names: Sequence[str], num_members: int) -> None:
+    """Checks that there is one name per member.
+
+    Raises:
+        ExecutionError: Says how many there are.
+    """
+    if len(names) != num_members:
+        raise ExecutionError(
+            f"a collective has one name per member ({num_members}), and it got {len(names)}"
+        )
