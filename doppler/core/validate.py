@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from doppler.core.cluster import Link
 from doppler.core.errors import TraceError
 from doppler.core.graph import Edge, EdgeMode, InputResidency
+from doppler.core.occupancy import first_excess, idle_gaps
 from doppler.core.plan import Plan
 from doppler.core.problem import Problem
 from doppler.core.trace import OpSpan, Trace, TransferSpan
@@ -267,12 +268,12 @@ class _Checker:
         """Where something waits, all streams are busy; copies on a stream make it busy too."""
         tolerance, streams = self.tolerance_ns, self.cluster.devices[device].num_streams
         work = [(s.start_ns, s.end_ns) for s in ops] + [(s.start_ns, s.release_ns) for s in copies]
-        if _first_excess(work, streams) is not None:
+        if first_excess(work, streams) is not None:
             raise TraceError(
                 f"a device runs at most {streams} ops and copies at a time, and "
-                f"{self.cluster.devices[device].name!r} ran more at {_first_excess(work, streams)}"
+                f"{self.cluster.devices[device].name!r} ran more at {first_excess(work, streams)}"
             )
-        gaps = _idle_gaps([(start - tolerance, end) for start, end in work], streams)
+        gaps = idle_gaps([(start - tolerance, end) for start, end in work], streams)
         waits = [(s.ready_ns, s.start_ns, s.op, s.iteration) for s in ops]
         waits += [(s.request_ns, s.start_ns, s.op, s.iteration) for s in copies]
         position = 0
@@ -288,17 +289,25 @@ class _Checker:
                 )
 
     def _check_order(self, ops: Sequence[OpSpan], copies: Sequence[TransferSpan]) -> None:
-        """Nothing starts while something that goes first by rule 1 stays behind."""
-        items = [
-            (s.start_ns, s.ready_ns, (s.iteration, self.ranks[s.op]), s.op, s.iteration)
-            for s in ops
-        ]
-        items += [(s.start_ns, s.request_ns, (-1, s.request_ns), s.op, s.iteration) for s in copies]
+        """Nothing starts while something that goes first by rule 1 stays behind.
+
+        What became ready at the instant of a start counts if that was surely in the first round.
+        """
+        exact = self.tolerance_ns == 0
+        items: list[tuple[int, int, tuple[int, ...], int, int]] = []
+        for op in ops:
+            late = not (exact and self._is_ready_first(op))
+            key: tuple[int, ...] = (op.iteration, self.ranks[op.op])
+            items.append((op.start_ns, op.ready_ns + late, key, op.op, op.iteration))
+        for copy in copies:
+            late = not (exact and self._ends_first((copy.op, copy.iteration)))
+            key = (-1, *self._request_key(copy))
+            items.append((copy.start_ns, copy.request_ns + late, key, copy.op, copy.iteration))
         by_ready = sorted(items, key=lambda item: item[1])
-        waiting: list[tuple[tuple[int, int], int, int, int]] = []
+        waiting: list[tuple[tuple[int, ...], int, int, int]] = []
         position = 0
-        for start, _, key, op, iteration in sorted(items):
-            while position < len(by_ready) and by_ready[position][1] < start - self.tolerance_ns:
+        for start, _, key, op_id, iteration in sorted(items):
+            while position < len(by_ready) and by_ready[position][1] <= start - self.tolerance_ns:
                 other = by_ready[position]
                 heapq.heappush(waiting, (other[2], other[0], other[3], other[4]))
                 position += 1
@@ -308,8 +317,36 @@ class _Checker:
                 first = self._name(waiting[0][2], waiting[0][3])
                 raise TraceError(
                     f"ready work goes by (copies, iteration, priority, op id), and "
-                    f"{self._name(op, iteration)} started at {start} before {first}"
+                    f"{self._name(op_id, iteration)} started at {start} before {first}"
                 )
+
+    def _ends_first(self, key: tuple[int, int]) -> bool:
+        """True if an op ends in the first round of its instant: it began before."""
+        return self.spans[key].start_ns < self.spans[key].end_ns
+
+    def _is_ready_first(self, span: OpSpan) -> bool:
+        """True if nothing that made an op ready can have come in a later round of that instant."""
+        op, iteration, at_ns = span.op, span.iteration, span.ready_ns
+        ended = [(op, iteration - 1)] if iteration else []
+        ended += [(before, iteration) for before in self.held_by[op]]
+        for edge in self.in_edges[op]:
+            version = iteration - edge.distance
+            if version < 0:
+                continue
+            if self.plan.placement[edge.src] == span.device:
+                ended.append((edge.src, version))
+                continue
+            sent = self.sent[edge.src, edge.output, version, span.device]
+            if sent.start_ns == sent.arrival_ns == at_ns:
+                return False
+        for consumer, distance in self.credits[op]:
+            if iteration < distance:
+                continue
+            if self.plan.placement[consumer] == span.device:
+                ended.append((consumer, iteration - distance))
+            elif self.spans[consumer, iteration - distance].end_ns == at_ns:
+                return False  # a credit arrives one round later
+        return all(self.spans[key].end_ns < at_ns or self._ends_first(key) for key in ended)
 
     def _check_network(self) -> None:
         """Simulated buses: a transfer starts when its turn has come and all its buses are free."""
@@ -327,8 +364,7 @@ class _Checker:
                 )
             if link.bytes_per_s is None and span.start_ns != span.request_ns:
                 raise TraceError(f"what is not copied waits for nothing, and {where} waited")
-            key = (span.request_ns, span.iteration, self.ranks[span.op], span.output, span.dst)
-            queued.append((span, key))
+            queued.append((span, self._request_key(span)))
         queued.sort(key=lambda entry: (entry[0].start_ns, entry[0].release_ns, entry[1]))
         for span, _ in queued:
             buses = self._link(span).buses
@@ -341,6 +377,10 @@ class _Checker:
                 )
             free_ns.update(dict.fromkeys(buses, span.release_ns))
         self._check_fifo(queued)
+
+    def _request_key(self, span: TransferSpan) -> tuple[int, ...]:
+        """Requests are served in this order."""
+        return (span.request_ns, span.iteration, self.ranks[span.op], span.output, span.dst)
 
     def _check_fifo(self, queued: Sequence[tuple[TransferSpan, tuple[int, ...]]]) -> None:
         """On every bus starts go by key, except that a key may come when a later one has begun."""
@@ -359,34 +399,3 @@ class _Checker:
                 last_request = span.request_ns
                 if span.start_ns > span.request_ns:
                     last_waiting = key
-
-
-def _first_excess(work: Sequence[tuple[int, int]], streams: int) -> int | None:
-    """First time at which more than `streams` intervals of positive length overlap, or None."""
-    changes = sorted(
-        change for start, end in work if end > start for change in ((start, 1), (end, -1))
-    )
-    running = 0
-    for time_ns, step in changes:
-        running += step
-        if running > streams:
-            return time_ns
-    return None
-
-
-def _idle_gaps(work: Sequence[tuple[int, int]], streams: int) -> list[tuple[int, int]]:
-    """Maximal intervals in which fewer than `streams` intervals are open, until the last end."""
-    changes = sorted(
-        (time, step) for pair in work for time, step in zip(pair, (1, -1), strict=True)
-    )
-    gaps: list[tuple[int, int]] = []
-    running, since = 0, 0
-    for time_ns, step in changes:
-        if running < streams and time_ns > since:
-            if gaps and gaps[-1][1] == since:
-                gaps[-1] = (gaps[-1][0], time_ns)
-            else:
-                gaps.append((since, time_ns))
-        running += step
-        since = max(since, time_ns)
-    return gaps
