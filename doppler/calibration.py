@@ -33,7 +33,7 @@ from executor.runtime import CoreExecutor
 from simulator.calibrate import Observation, fit_dispatch_ns, fit_latency_ns, observe
 from simulator.costs.measured import CostEntry, CostTable, fit_entries
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 CACHE_VARIABLE = "XDG_CACHE_HOME"
 TURNS = 4
 """Short runs per plan, one plan after the other."""

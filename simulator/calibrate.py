@@ -26,6 +26,7 @@ class Observation:
         overlap: Part of its duration during which siblings ran an op, added over them: 0 to
             `siblings`.
         duration_ns: Kernel entry to return.
+        share: Part of its parent that the device owns.
     """
 
     kind: str
@@ -37,6 +38,7 @@ class Observation:
     siblings: int
     overlap: float
     duration_ns: int
+    share: float = 1.0
 
 
 class _Timeline:
@@ -102,6 +104,7 @@ def observe(problem: Problem, trace: Trace, skip_iterations: int = 0) -> list[Ob
                 siblings=len(siblings),
                 overlap=together / duration if duration else 0.0,
                 duration_ns=duration,
+                share=device.share,
             )
         )
     return observations

@@ -1,22 +1,26 @@
 """Measured cost tables: medians per op kind, size and kind of device, with interference."""
 
+import functools
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from doppler.core.cluster import Device
 from doppler.core.costs import Costs, make_costs
-from doppler.core.errors import DopplerError
+from doppler.core.graph import Op
 from doppler.core.problem import Problem
 from simulator.calibrate import Observation
+from simulator.costs.source import OpTime, UnknownTimeError
 
 EXTRAPOLATION = 2.0
+"""Factor outside the measured sizes up to which a time is given. Shares are never extrapolated."""
 MIN_SAMPLES = 3
 ALONE = 0.1
 TOGETHER = 0.9
 SMOOTHING = 0.6
 PERMILLE = 1000
 
-_Place = tuple[str, str, int]  # op kind, device kind, cores
+_Grid = dict[float, list["CostEntry"]]  # resource -> entries by size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +36,7 @@ class CostEntry:
         spread_ns: Interquartile range of the same.
         slowdown_permille: Extra time per busy sibling device, in 1/1000.
         count: Executions behind the median.
+        share: Part of its parent that the device owns; what counts where it has no cores.
     """
 
     kind: str
@@ -42,14 +47,26 @@ class CostEntry:
     spread_ns: int
     slowdown_permille: int
     count: int
+    share: float = 1.0
+
+    @property
+    def resource(self) -> float:
+        """What the device had: cores of a core group, else its share of the parent."""
+        return _resource(self.cores, self.share)
 
 
 @dataclass(frozen=True, kw_only=True)
 class CostTable:
     """A table of entries with where they came from; a `CostModel`.
 
+    Between two measured sizes a time is linear in the size. Below the smallest it follows the first
+    slope, but falls no faster than in proportion to the size; above the largest it follows the last
+    slope, but never falls. So it stays above 0 and monotone. Between two measured amounts of cores
+    (or shares) r it is linear in 1 / r, as by Amdahl, "Validity of the single processor approach",
+    AFIPS 1967: a part that more cores do not make faster, and a part that they do.
+
     Attributes:
-        entries: Sorted by kind, device kind, cores, size.
+        entries: Sorted by kind, device kind, cores and share, size.
         dispatch_ns: (device kind, cores) -> the runtime's own cost per op.
         provenance: Machine, versions, job, date: text only.
         factors_permille: (op kind, device name) -> correction learned from the running job.
@@ -60,33 +77,43 @@ class CostTable:
     provenance: Mapping[str, str]
     factors_permille: Mapping[tuple[str, str], int] = field(default_factory=dict)
 
+    @property
+    def name(self) -> str:
+        """What it is called where its answers are listed."""
+        return "measured"
+
     def costs(self, problem: Problem) -> Costs:
         """Returns the times of every op on every device.
 
         Raises:
-            DopplerError: If a kind was not measured on a kind of device, or a size lies more than
-                a factor of 2 outside what was measured.
+            UnknownTimeError: If a kind was not measured on a kind of device, a size lies more than
+                a factor of 2 outside what was measured, or a share outside what was measured.
         """
-        by_place = self._by_place()
         devices = problem.cluster.devices
         op_ns: list[tuple[int, ...]] = []
         slowdown: list[int] = []
         for op in problem.graph.ops:
-            row: list[int] = []
-            slow: list[int] = []
-            for device in devices:
-                if op.is_input:
-                    row.append(0)
-                    continue
-                place = (op.kind, device.kind, len(device.cores))
-                time_ns, permille = _interpolate(by_place.get(place, []), place, op.flop)
-                factor = self.factors_permille.get((op.kind, device.name), PERMILLE)
-                row.append(time_ns * factor // PERMILLE)
-                slow.append(permille)
-            op_ns.append(tuple(row))
-            slowdown.append(max(slow, default=0))
-        dispatch = tuple(self.dispatch_ns.get((d.kind, len(d.cores)), 0) for d in devices)
+            found = [] if op.is_input else [self.op_time(op, device) for device in devices]
+            op_ns.append(tuple(time.time_ns for time in found) or (0,) * len(devices))
+            slowdown.append(max((time.slowdown_permille for time in found), default=0))
+        dispatch = tuple(self.dispatch_of(device) or 0 for device in devices)
         return make_costs(problem, tuple(op_ns), tuple(slowdown), dispatch)
+
+    def op_time(self, op: Op, device: Device) -> OpTime:
+        """Returns the time of an op on a device, corrected by what the running job said.
+
+        Raises:
+            UnknownTimeError: If it was not measured, or too far away.
+        """
+        found = self._time(op.kind, device.kind, op.flop, len(device.cores), device.share)
+        factor = self.factors_permille.get((op.kind, device.name))
+        if factor is None:
+            return found
+        return OpTime(
+            time_ns=max(1, found.time_ns * factor // PERMILLE),
+            slowdown_permille=found.slowdown_permille,
+            detail=f"{found.detail}, corrected",
+        )
 
     def corrected(self, observations: Sequence[Observation]) -> "CostTable":
         """Returns a table whose factors follow the running job: measured over expected time.
@@ -96,11 +123,10 @@ class CostTable:
         their device, so that a core that became slow is slow for all of them.
         """
         ratios: dict[tuple[str, str], list[float]] = {}
-        by_place = self._by_place()
         for seen in observations:
-            place = (seen.kind, seen.device_kind, seen.cores)
-            time_ns, permille = _interpolate(by_place.get(place, []), place, seen.flop)
-            expected = time_ns * (PERMILLE + permille * seen.overlap) / PERMILLE
+            time = self._time(seen.kind, seen.device_kind, seen.flop, seen.cores, seen.share)
+            slowdown = time.slowdown_permille * seen.overlap
+            expected = time.time_ns * (PERMILLE + slowdown) / PERMILLE
             if expected > 0:
                 ratios.setdefault((seen.kind, seen.device), []).append(seen.duration_ns / expected)
         factors = dict(self.factors_permille)
@@ -117,11 +143,45 @@ class CostTable:
                     factors[kind, device] = max(1, round(old * statistics.median(values)))
         return replace(self, factors_permille=factors)
 
-    def _by_place(self) -> dict[_Place, list[CostEntry]]:
-        by_place: dict[_Place, list[CostEntry]] = {}
+    def dispatch_of(self, device: Device) -> int | None:
+        """Returns the runtime's own cost on a device: as measured on as many cores, or nearly."""
+        known = {c: ns for (kind, c), ns in self.dispatch_ns.items() if kind == device.kind}
+        if not known:
+            return None
+        return known[min(known, key=lambda cores: (abs(cores - len(device.cores)), cores))]
+
+    @functools.cached_property
+    def _grids(self) -> dict[tuple[str, str], _Grid]:
+        """(op kind, device kind) -> grid."""
+        grids: dict[tuple[str, str], _Grid] = {}
         for entry in self.entries:
-            by_place.setdefault((entry.kind, entry.device_kind, entry.cores), []).append(entry)
-        return by_place
+            grid = grids.setdefault((entry.kind, entry.device_kind), {})
+            grid.setdefault(entry.resource, []).append(entry)
+        return grids
+
+    def _time(self, kind: str, device_kind: str, flop: int, cores: int, share: float) -> OpTime:
+        grid = self._grids.get((kind, device_kind), {})
+        wanted = _resource(cores, share)
+        place = f"a {device_kind} device of " + (f"{cores} cores" if cores else f"share {share:g}")
+        if wanted in grid:
+            return _at_size(grid[wanted], place, flop)
+        less = max((resource for resource in grid if resource < wanted), default=None)
+        more = min((resource for resource in grid if resource > wanted), default=None)
+        if less is None or more is None:
+            seen = ", ".join(f"{resource:g}" for resource in sorted(grid))
+            raise UnknownTimeError(
+                f"the cost table has no op kind {kind!r} on {place}"
+                + (f"; it was measured at {seen}, and shares are not extrapolated" if grid else "")
+            )
+        low, high = _at_size(grid[less], place, flop), _at_size(grid[more], place, flop)
+        part = (1 / wanted - 1 / more) / (1 / less - 1 / more)
+        return OpTime(
+            time_ns=max(1, round(high.time_ns + part * (low.time_ns - high.time_ns))),
+            slowdown_permille=round(
+                high.slowdown_permille + part * (low.slowdown_permille - high.slowdown_permille)
+            ),
+            detail=f"between shares {less:g} and {more:g}",
+        )
 
 
 def fit_entries(observations: Sequence[Observation]) -> tuple[CostEntry, ...]:
@@ -130,12 +190,14 @@ def fit_entries(observations: Sequence[Observation]) -> tuple[CostEntry, ...]:
     The median is taken over executions with idle siblings, the slowdown from those with all
     siblings busy throughout; where one of the two is missing, what is there stands for both.
     """
-    groups: dict[tuple[str, str, int, int], list[Observation]] = {}
+    groups: dict[tuple[str, str, int, float, int], list[Observation]] = {}
     for seen in observations:
-        key = (seen.kind, seen.device_kind, seen.cores, seen.flop)
-        groups.setdefault(key, []).append(seen)
+        share = 1.0 if seen.cores else seen.share
+        groups.setdefault((seen.kind, seen.device_kind, seen.cores, share, seen.flop), []).append(
+            seen
+        )
     entries: list[CostEntry] = []
-    for (kind, device_kind, cores, flop), rows in sorted(groups.items()):
+    for (kind, device_kind, cores, share, flop), rows in sorted(groups.items()):
         alone = [row.duration_ns for row in rows if row.overlap <= ALONE]
         together = [row for row in rows if 0 < TOGETHER * row.siblings <= row.overlap]
         base = alone if len(alone) >= MIN_SAMPLES else [row.duration_ns for row in rows]
@@ -155,6 +217,7 @@ def fit_entries(observations: Sequence[Observation]) -> tuple[CostEntry, ...]:
                 spread_ns=_interquartile_range(base),
                 slowdown_permille=slowdown,
                 count=len(base),
+                share=share,
             )
         )
     return tuple(entries)
@@ -167,27 +230,34 @@ def _interquartile_range(values: Sequence[int]) -> int:
     return round(high - low)
 
 
-def _interpolate(entries: Sequence[CostEntry], place: _Place, flop: int) -> tuple[int, int]:
-    """Time and slowdown at a size: linear between neighbours, at the ends along the last slope."""
-    kind, device_kind, cores = place
-    if not entries:
-        raise DopplerError(
-            f"the cost table has no op kind {kind!r} on a {device_kind} device of {cores} cores"
-        )
-    low, high = entries[0].flop, entries[-1].flop
-    if flop * EXTRAPOLATION < low or flop > high * EXTRAPOLATION:
-        raise DopplerError(
-            f"op kind {kind!r} was measured from {low} to {high} flop on {device_kind}/{cores}, "
+def _resource(cores: int, share: float) -> float:
+    return float(cores) if cores else share
+
+
+def _at_size(entries: Sequence[CostEntry], place: str, flop: int) -> OpTime:
+    """Time and slowdown at a size, from entries of one kind on one kind of device, by size."""
+    low, high = entries[0], entries[-1]
+    if flop * EXTRAPOLATION < low.flop or flop > high.flop * EXTRAPOLATION:
+        raise UnknownTimeError(
+            f"op kind {low.kind!r} was measured from {low.flop} to {high.flop} flop on {place}, "
             f"and {flop} flop is more than a factor of {EXTRAPOLATION:g} outside"
         )
-    if len(entries) == 1:
-        return entries[0].median_ns, entries[0].slowdown_permille
     index = 1
     while index < len(entries) - 1 and entries[index].flop < flop:
         index += 1
-    a, b = entries[index - 1], entries[index]
-    part = (flop - a.flop) / (b.flop - a.flop)
-    time_ns = a.median_ns + part * (b.median_ns - a.median_ns)
+    a, b = entries[index - 1], entries[min(index, len(entries) - 1)]
+    slope = (b.median_ns - a.median_ns) / (b.flop - a.flop) if b.flop > a.flop else 0.0
+    if flop < low.flop:
+        slope = min(max(slope, 0.0), low.median_ns / low.flop)
+        time_ns = low.median_ns - slope * (low.flop - flop)
+    elif flop > high.flop:
+        time_ns = high.median_ns + max(slope, 0.0) * (flop - high.flop)
+    else:
+        time_ns = a.median_ns + slope * (flop - a.flop)
+    part = (flop - a.flop) / (b.flop - a.flop) if b.flop > a.flop else 0.0
     inside = min(max(part, 0.0), 1.0)
     permille = a.slowdown_permille + inside * (b.slowdown_permille - a.slowdown_permille)
-    return max(0, round(time_ns)), round(permille)
+    detail = "between sizes" if low.flop < flop < high.flop else "beyond the sizes"
+    if any(entry.flop == flop for entry in entries):
+        detail = "as measured"
+    return OpTime(time_ns=max(1, round(time_ns)), slowdown_permille=round(permille), detail=detail)

@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 from doppler.core.cluster import Cluster, Device
 from doppler.core.errors import ClusterError, DopplerError
 from doppler.core.graph import INPUT_KIND, DataflowGraph, Op
+from doppler.core.hardware import Hardware, Processor
 from doppler.core.problem import Problem
 from simulator.calibrate import Observation
 from simulator.costs.measured import CostEntry, CostTable, fit_entries
-from simulator.costs.roofline import RooflineModel
+from simulator.costs.roofline import RooflineModel, Saturation, saturation_of
 
 BASE = Observation(
     kind="walk",
@@ -102,6 +103,66 @@ def test_inputs_take_no_time() -> None:
 
 
 @pytest.mark.parametrize(
+    ("share", "flop", "num_bytes", "expected"),
+    [
+        (1.0, 1000, 0, 50 + (1000 + 400) // 2),  # 2 flop per ns, half of it at 400 flop
+        (1.0, 400, 0, 50 + 400),  # 400 ns instead of 200: half of the peak
+        (0.5, 1000, 0, 50 + (1000 + 200)),  # half of the rate, half of the size
+        (1.0, 0, 60, 50 + (60 + 30) // 3),  # 3 bytes per ns
+        (0.25, 0, 60, 50 + (60 + 8) * 4 // 3 + 1),  # 7.5 rounds to 8; 90.67 ns rounded up
+        (1.0, 0, 0, 50),  # no work saturates nothing
+    ],
+)
+def test_small_ops_do_not_reach_the_peak(
+    share: float, flop: int, num_bytes: int, expected: int
+) -> None:
+    part = replace(gpu(round(2 * 10**9 * share), round(3 * 10**9 * share), launch=50), share=share)
+    model = RooflineModel(saturation={"gpu0": Saturation(half_flop=400, half_bytes=30)})
+    op = Op(kind="matmul", name="m", flop=flop, bytes_moved=num_bytes)
+    assert model.costs(problem_of((op,), (part,))).op_ns == ((expected,),)
+
+
+@given(
+    flop=st.integers(1, 10**12),
+    more=st.integers(1, 10**12),
+    half=st.integers(0, 10**9),
+    share=st.floats(0.05, 1.0),
+)
+def test_larger_ops_take_longer_and_reach_more_of_the_peak(
+    flop: int, more: int, half: int, share: float
+) -> None:
+    model = RooflineModel(saturation={"gpu0": Saturation(half_flop=half, half_bytes=0)})
+    device = replace(gpu(round(10**9 * share), 1), share=share)
+    small, large = (
+        model.op_time(Op(kind="m", name="m", flop=work), device).time_ns
+        for work in (flop, flop + more)
+    )
+    assert small <= large
+    assert flop / small <= (flop + more) / large * (1 + 1e-6) + 1e-9
+    assert small >= flop  # never above the peak of the whole processor, 1 flop per ns
+
+
+def test_gpus_saturate_and_cores_do_not() -> None:
+    hardware = Hardware(
+        name="h",
+        processors=(
+            Processor(
+                name="gpu0",
+                kind="gpu",
+                model="g",
+                num_units=10,
+                memory_bytes=1,
+                memory_bytes_per_s=10**12,
+            ),
+            Processor(name="cpu0", kind="cpu", model="c", num_units=2, memory_bytes=1),
+        ),
+    )
+    assert saturation_of(hardware) == {
+        "gpu0": Saturation(half_flop=10 * 1_048_576, half_bytes=500_000)
+    }
+
+
+@pytest.mark.parametrize(
     ("device", "op", "rate"),
     [
         (gpu(0, 10**9), Op(kind="m", name="m", flop=1), "flop_per_s"),
@@ -120,8 +181,8 @@ def test_roofline_names_the_rate_that_is_missing(device: Device, op: Op, rate: s
         (200, 3000),
         (150, 2000),  # between neighbours
         (300, 3500),
-        (50, 0),  # along the first slope
-        (75, 500),
+        (50, 500),  # the first slope (20 ns per flop) would end in 0: in proportion to the size
+        (75, 750),
         (400, 4000),
         (800, 6000),  # along the last slope, a factor of 2 outside
     ],
@@ -129,6 +190,36 @@ def test_roofline_names_the_rate_that_is_missing(device: Device, op: Op, rate: s
 def test_times_are_linear_between_measured_sizes(flop: int, expected: int) -> None:
     measured = table(entry(100, 1000), entry(200, 3000), entry(400, 4000))
     assert measured.costs(walk(flop)).op_ns == ((expected, expected),)
+
+
+def test_a_flat_first_slope_is_followed_below_the_smallest_size() -> None:
+    measured = table(entry(100, 1000), entry(200, 1200))
+    assert measured.costs(walk(50)).op_ns == ((900, 900),)
+
+
+def test_times_never_fall_beyond_the_ends_of_a_noisy_table() -> None:
+    measured = table(entry(100, 1000), entry(200, 900))
+    found = [measured.costs(walk(flop)).op_ns[0][0] for flop in (50, 100, 200, 400)]
+    assert found == [1000, 1000, 900, 900]
+
+
+@given(
+    medians=st.lists(st.integers(1, 10**9), min_size=1, max_size=5).map(sorted),
+    sizes=st.lists(st.integers(1, 10**9), min_size=5, max_size=5, unique=True).map(sorted),
+    asked=st.lists(st.floats(0.5, 2.0), min_size=2, max_size=6),
+)
+def test_times_of_a_monotone_table_are_positive_and_monotone(
+    medians: list[int], sizes: list[int], asked: list[float]
+) -> None:
+    """Seen to fail with the plain first slope below the smallest size, and without the floor."""
+    used = sizes[: len(medians)]
+    measured = table(*(entry(f, m) for f, m in zip(used, medians, strict=True)))
+    low, high = used[0], used[-1]
+    flops = sorted({round(low * part) if part < 1 else round(high * part) for part in asked})
+    inside = [f for f in flops if 2 * f >= low and f <= 2 * high]
+    found = [measured.costs(walk(f)).op_ns[0][0] for f in inside]
+    assert found == sorted(found)
+    assert all(time >= 1 for time in found)
 
 
 def test_slowdown_is_linear_inside_and_constant_outside() -> None:
@@ -145,7 +236,9 @@ def test_one_size_stands_for_all_within_a_factor_of_two() -> None:
 @pytest.mark.parametrize("flop", [49, 401])
 def test_sizes_more_than_a_factor_of_two_outside_are_refused(flop: int) -> None:
     measured = table(entry(100, 1000), entry(200, 3000))
-    with pytest.raises(DopplerError, match=f"from 100 to 200 flop on cpu/1, and {flop} flop"):
+    with pytest.raises(
+        DopplerError, match=f"from 100 to 200 flop on a cpu device of 1 cores, and {flop} flop"
+    ):
         measured.costs(walk(flop))
 
 
@@ -159,6 +252,73 @@ def test_a_place_that_was_not_measured_is_refused() -> None:
     problem = problem_of((Op(kind="walk", name="w", flop=100),), (wide,))
     with pytest.raises(DopplerError, match="'walk' on a cpu device of 2 cores"):
         table(entry(100, 1000)).costs(problem)
+
+
+def wide(cores: int) -> tuple[Device, ...]:
+    return (
+        Device(name="cores", kind="cpu", parent="cpu", cores=tuple(range(cores)), copy_engines=0),
+    )
+
+
+@pytest.mark.parametrize(
+    ("cores", "expected", "slowdown"),
+    [
+        (1, 1000, 300),
+        (4, 400, 0),
+        (2, 600, 100),  # 200 ns that no core helps, 800 ns of work: 200 + 800 / 2
+        (3, 467, 33),  # 200 + 800 / 3
+    ],
+)
+def test_times_follow_amdahl_between_measured_core_counts(
+    cores: int, expected: int, slowdown: int
+) -> None:
+    four = replace(entry(100, 400), cores=4, share=1.0)
+    problem = problem_of((Op(kind="walk", name="w", flop=100),), wide(cores))
+    costs = table(entry(100, 1000, slowdown=300), four).costs(problem)
+    assert (costs.op_ns[0][0], costs.slowdown_permille[0]) == (expected, slowdown)
+
+
+def test_core_counts_outside_what_was_measured_are_refused() -> None:
+    two = replace(entry(100, 600), cores=2)
+    problem = problem_of((Op(kind="walk", name="w", flop=100),), wide(4))
+    with pytest.raises(DopplerError, match="cpu device of 4 cores; it was measured at 1, 2, and"):
+        table(entry(100, 1000), two).costs(problem)
+
+
+def mps(share: float) -> Device:
+    return Device(name=f"mps{share}", kind="mps", parent="gpu0", share=share)
+
+
+def test_shares_of_a_gpu_are_interpolated_in_size_and_share() -> None:
+    grid = [
+        replace(entry(flop, median), device_kind="mps", cores=0, share=share)
+        for share, flop, median in (
+            (0.25, 100, 4000),
+            (0.25, 200, 8000),
+            (1.0, 100, 1000),
+            (1.0, 200, 2000),
+        )
+    ]
+    op = Op(kind="walk", name="w", flop=150)
+    devices = (mps(0.25), mps(0.5), mps(1.0))
+    assert table(*grid).costs(problem_of((op,), devices)).op_ns == ((6000, 3000, 1500),)
+    with pytest.raises(DopplerError, match=r"mps device of share 0.1; it was measured at 0.25, 1,"):
+        table(*grid).costs(problem_of((op,), (mps(0.1),)))
+
+
+def test_observations_of_shares_become_entries_of_their_own() -> None:
+    seen = [
+        replace(BASE, device_kind="mps", cores=0, share=share, duration_ns=duration)
+        for share, duration in ((0.5, 2000), (1.0, 1000))
+    ]
+    assert [(e.share, e.median_ns) for e in fit_entries(seen)] == [(0.5, 2000), (1.0, 1000)]
+
+
+def test_dispatch_of_a_core_count_that_was_not_measured_is_the_nearest() -> None:
+    measured = replace(table(entry(0, 1)), dispatch_ns={("cpu", 1): 7, ("cpu", 4): 9})
+    found = [measured.dispatch_of(wide(cores)[0]) for cores in (1, 2, 3, 8)]
+    assert found == [7, 7, 9, 9]
+    assert measured.dispatch_of(mps(1.0)) is None
 
 
 def test_dispatch_is_that_of_the_kind_of_device() -> None:
