@@ -21,6 +21,8 @@ BUILT_IN = {
     "dp_only": "doppler.planners.dp_only:plan",
     "earliest_start": "doppler.planners.earliest_start:plan",
     "etf": "doppler.planners.etf:plan",
+    "exact": "doppler.planners.cp_sat:plan",
+    "exact_no_holds": "doppler.planners.cp_sat:plan_without_holds",
     "exhaustive": "doppler.planners.exhaustive:plan",
     "heft": "doppler.planners.heft:plan",
     "learned": "doppler.planners.learned:plan",

@@ -33,9 +33,14 @@ class SlowScorer:
 
     def score(self, placements_BV, priorities_BV, bounds_B=None):
         return [
-            self._one(tuple(map(int, placement)), tuple(map(int, priority)))
+            self._one(self._plan(tuple(map(int, placement)), tuple(map(int, priority))))
             for placement, priority in zip(placements_BV, priorities_BV, strict=True)
         ]
+
+    def score_plans(self, plans):
+        for plan in plans:
+            check_plan(self.problem, plan)
+        return [self._one(plan) for plan in plans]
 
     def makespan_ns(self, placement, priority):
         """First start to last end of all iterations of a period run."""
@@ -53,9 +58,8 @@ class SlowScorer:
         check_plan(self.problem, plan)
         return plan
 
-    def _one(self, placement, priority):
+    def _one(self, plan):
         self.num_calls += 1
-        plan = self._plan(placement, priority)
         is_period = self.problem.objective is not Objective.makespan
         starts, ends = _Run(self.problem, self.costs, plan, ITERATIONS if is_period else 1).run()
         if starts is None:
