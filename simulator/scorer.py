@@ -24,6 +24,7 @@ from simulator.runtime import SimPyRuntime
 
 DEFAULT_PERIOD_ITERATIONS = 40
 CHUNKS_PER_THREAD = 4
+LARGEST_PENALTY = 1 << 42  # ns per MiB: more than an hour
 
 
 class CompiledScorer:
@@ -61,9 +62,10 @@ class CompiledScorer:
                 f"period_iterations is at least {MIN_PERIOD_ITERATIONS}, and it is "
                 f"{period_iterations}"
             )
-        if memory_penalty_ns_per_mib is not None and memory_penalty_ns_per_mib < 0:
+        penalty = memory_penalty_ns_per_mib
+        if penalty is not None and not 0 <= penalty <= LARGEST_PENALTY:
             raise ConfigError(
-                f"memory_penalty_ns_per_mib is at least 0, and it is {memory_penalty_ns_per_mib}"
+                f"memory_penalty_ns_per_mib lies in [0, {LARGEST_PENALTY}], and it is {penalty}"
             )
         if problem.objective is Objective.p95:
             raise ConfigError(
@@ -76,8 +78,8 @@ class CompiledScorer:
         is_period = problem.objective is Objective.period
         self._iterations = period_iterations if is_period else 1
         self._engine = Engine(problem, costs)
-        self._penalty = memory_penalty_ns_per_mib
-        self._engine.check_run(self._iterations, penalty_ns_per_mib=memory_penalty_ns_per_mib)
+        self._penalty = penalty
+        self._engine.check_run(self._iterations, penalty_ns_per_mib=penalty)
         self._threads = threads
         self._pool = ThreadPoolExecutor(threads) if threads > 1 else None
         self._lanes: dict[tuple[int, int, bool, bool], list[Lane]] = {}

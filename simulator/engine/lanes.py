@@ -13,6 +13,8 @@ from simulator.engine.limits import (
     check_integers,
     check_products,
     check_run,
+    check_scaled,
+    largest_permille,
     op_horizon_ns,
     transfer_horizon_ns,
 )
@@ -61,9 +63,8 @@ class Engine:
         """
         ops_ns = iterations * self._ops_ns
         if durations_BIV is not None and durations_BIV.size:
-            siblings = np.bincount(self.tables.parent).max() - 1
-            permille = 1000.0 + siblings * self.tables.slowdown.astype(np.float64)
-            longest_IV = durations_BIV.max(axis=0).astype(np.float64) * permille / 1000.0
+            check_scaled(self._graph, self.tables, durations_BIV.max(axis=(0, 1)))
+            longest_IV = durations_BIV.max(axis=0) * (largest_permille(self.tables) / 1000.0)
             dispatch = float(self.tables.dispatch_ns.max()) * longest_IV.size
             ops_ns = (float(longest_IV.sum()) + dispatch) * iterations / len(longest_IV)
         horizon_ns = ops_ns + iterations * self._transfers_ns

@@ -47,11 +47,15 @@ def check_integers(problem: Problem, costs: Costs) -> None:
     int64_array([link.occupancy_ns(largest) for link in rates.values()], "transfer times")
 
 
+def largest_permille(tables: Tables) -> NDArray[np.float64]:
+    """Returns by how many thousandths each op takes longest, float64[V]: all siblings are busy."""
+    siblings = float(np.bincount(tables.parent).max() - 1)
+    return 1000.0 + siblings * tables.slowdown.astype(np.float64)
+
+
 def op_horizon_ns(tables: Tables) -> NDArray[np.float64]:
     """Returns the longest time of each op, float64[V], slowdown and dispatch included."""
-    siblings = np.bincount(tables.parent).max() - 1
-    permille = 1000.0 + siblings * tables.slowdown.astype(np.float64)
-    longest_VD = tables.op_ns.astype(np.float64) * (permille / 1000.0)[:, None]
+    longest_VD = tables.op_ns.astype(np.float64) * (largest_permille(tables) / 1000.0)[:, None]
     longest_V: NDArray[np.float64] = longest_VD.max(axis=1) + float(tables.dispatch_ns.max())
     return longest_V
 
@@ -69,15 +73,22 @@ def check_products(problem: Problem, tables: Tables) -> None:
     Raises:
         ConfigError: Names the product, its value and the limit.
     """
-    siblings = np.bincount(tables.parent).max() - 1
-    permille = 1000.0 + siblings * tables.slowdown.astype(np.float64)
-    scaled = float((tables.op_ns.astype(np.float64).max(axis=1) * permille).max())
-    _refuse(problem.graph, scaled, "op_ns times (1000 + siblings * slowdown_permille)")
+    check_scaled(problem.graph, tables, tables.op_ns.max(axis=1))
     versions = tables.window + 2.0 + tables.tensor_distance.astype(np.float64)
     num_bytes = float((tables.tensor_bytes.astype(np.float64) * versions).sum())
     num_bytes += float(tables.group_state.astype(np.float64).sum())
     num_bytes += float(tables.resident_bytes.astype(np.float64).sum())
     _refuse(problem.graph, num_bytes, "the bytes of all versions on one device")
+
+
+def check_scaled(graph: DataflowGraph, tables: Tables, longest_V: Int64) -> None:
+    """Refuses times whose product with the slowdown leaves 63 bits.
+
+    Raises:
+        ConfigError: Names the product and the limit.
+    """
+    scaled = float((longest_V.astype(np.float64) * largest_permille(tables)).max())
+    _refuse(graph, scaled, "the product of times and (1000 + siblings * slowdown_permille)")
 
 
 def check_run(graph: DataflowGraph, tables: Tables, iterations: int, horizon_ns: float) -> None:
