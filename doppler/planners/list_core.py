@@ -11,12 +11,12 @@ from doppler.planners.list_parts import (
     PLACED,
     arrivals,
     first_streams,
-    fits,
     fresh_state,
     gap,
-    may_place,
+    links_left,
+    narrow,
+    need,
     store,
-    take,
 )
 from doppler.planners.mask import Bools, Ints
 from doppler.planners.tables import Floats, ListTables
@@ -57,7 +57,17 @@ def place(
         (device per unit, ops in the order placed, start per op, finish of the last op, PLACED or
         the op at a dead end).
     """
-    num_ops, num_devices = t.times_VD.shape
+    # Fields are loaded once: inside the loops every load of one would count references.
+    times_VD, unit_V, state_U = t.times_VD, t.unit_V, t.state_U
+    in_ptr, in_src, in_tensor, out_ptr, out_dst = (
+        t.in_ptr,
+        t.in_src,
+        t.in_tensor,
+        t.out_ptr,
+        t.out_dst,
+    )
+    bytes_T, latency_DD, per_byte_DD = t.bytes_T, t.latency_DD, t.per_byte_DD
+    num_ops, num_devices = times_VD.shape
     count = order.size
     insertion, all_ready = rule & INSERTION != 0, rule & ALL_READY != 0
     device_U, domain_UD, free_D, present_TD, readers_T = fresh_state(t, fit)
@@ -73,7 +83,7 @@ def place(
     makespan = 0.0
     if all_ready:
         for op in order:
-            missing_V[op] = t.in_ptr[op + 1] - t.in_ptr[op]
+            missing_V[op] = in_ptr[op + 1] - in_ptr[op]
             if missing_V[op] == 0:
                 candidates[num_candidates] = op
                 num_candidates += 1
@@ -81,28 +91,47 @@ def place(
     for index in range(count):
         if not all_ready:
             candidates[0], num_candidates = order[index], 1
-            arrivals(t, order[index], device_U, end_V, arrival_RD[0])
+            arrivals(
+                in_ptr,
+                in_src,
+                in_tensor,
+                unit_V,
+                bytes_T,
+                latency_DD,
+                per_byte_DD,
+                order[index],
+                device_U,
+                end_V,
+                arrival_RD,
+                0,
+            )
         best_value, best_tie, best_start = np.inf, np.inf, 0.0
         best, best_device, best_stream, best_at, best_position = -1, 0, 0, 0, 0
         for position in range(num_candidates):
             op = candidates[position]
             row = op if all_ready else 0
+            unit = unit_V[op]
+            fixed = device_U[unit]
+            state = state_U[unit] if fixed < 0 else 0
             for device in range(num_devices):
                 ready = arrival_RD[row, device]
-                if ready == np.inf or not may_place(
-                    t, op, device, device_U, domain_UD, free_D, fully_linked
-                ):
+                if ready == np.inf or (fixed >= 0 and fixed != device):
                     continue
-                if fit and not fits(t, op, device, device_U, free_D, present_TD, versions):
+                if fixed < 0:
+                    if not domain_UD[unit, device] or state > free_D[device]:
+                        continue
+                    if not fully_linked and not links_left(t, unit, device, device_U, domain_UD):
+                        continue
+                if fit and need(t, op, device, present_TD, versions) + state > free_D[device]:
                     continue
-                time = t.times_VD[op, device]
+                time = times_VD[op, device]
                 extra = extra_VD[op, device] if extra_VD.size else 0.0
                 tie = tie_VD[op, device] if tie_VD.size else 0.0
                 for stream in range(first_S[device], first_S[device + 1]):
                     at = count_S[stream]
                     start = ready
                     if insertion:
-                        start, at = gap(starts[stream], ends[stream], at, ready, time)
+                        start, at = gap(starts, ends, stream, at, ready, time)
                     elif at > 0:
                         start = max(ready, ends[stream, at - 1])
                     value = start + extra if rule & EARLIEST_START else start + time + extra
@@ -116,10 +145,15 @@ def place(
                     best_at, best_position = at, position
         if best < 0:
             return device_U, placed[:index], start_V, makespan, candidates[0]
-        take(t, best, best_device, device_U, domain_UD, free_D, fully_linked)
+        unit = unit_V[best]
+        if device_U[unit] < 0:
+            device_U[unit] = best_device
+            free_D[best_device] -= state_U[unit]
+            if not fully_linked:
+                narrow(t, unit, best_device, domain_UD)
         if fit:
             store(t, best, best_device, free_D, present_TD, readers_T, fit, versions)
-        finish = best_start + t.times_VD[best, best_device]
+        finish = best_start + times_VD[best, best_device]
         for position in range(count_S[best_stream], best_at, -1):
             starts[best_stream, position] = starts[best_stream, position - 1]
             ends[best_stream, position] = ends[best_stream, position - 1]
@@ -130,13 +164,26 @@ def place(
         if all_ready:
             num_candidates -= 1
             candidates[best_position] = candidates[num_candidates]
-            for e in range(t.out_ptr[best], t.out_ptr[best + 1]):
-                consumer = t.out_dst[e]
+            for e in range(out_ptr[best], out_ptr[best + 1]):
+                consumer = out_dst[e]
                 missing_V[consumer] -= 1
                 if missing_V[consumer] == 0:
                     candidates[num_candidates] = consumer
                     num_candidates += 1
-                    arrivals(t, consumer, device_U, end_V, arrival_RD[consumer])
+                    arrivals(
+                        in_ptr,
+                        in_src,
+                        in_tensor,
+                        unit_V,
+                        bytes_T,
+                        latency_DD,
+                        per_byte_DD,
+                        consumer,
+                        device_U,
+                        end_V,
+                        arrival_RD,
+                        consumer,
+                    )
     return device_U, placed, start_V, makespan, PLACED
 
 

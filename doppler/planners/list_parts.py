@@ -7,7 +7,7 @@ import numpy as np
 
 from doppler.planners.mask import Bools, Ints
 from doppler.planners.tables import Floats, ListTables
-from simulator.engine.jit import jit
+from simulator.engine.jit import inlined, jit
 
 # What a run ends with, besides an op id (>= 0) at which it met a dead end.
 PLACED = -1
@@ -50,14 +50,18 @@ def may_place(
         return bool(device_U[unit] == device)
     if not domain_UD[unit, device] or t.state_U[unit] > free_D[device]:
         return False
-    if fully_linked:
-        return True
+    return fully_linked or links_left(t, unit, device, device_U, domain_UD)
+
+
+@jit
+def links_left(t: ListTables, unit: int, device: int, device_U: Ints, domain_UD: Bools) -> bool:
+    """True if every neighbour of the unit keeps a device that is linked to this one."""
     for n in range(t.near_ptr[unit], t.near_ptr[unit + 1]):
         other = t.near_unit[n]
         if device_U[other] >= 0:
             continue
         left = False
-        for peer in range(free_D.size):
+        for peer in range(t.limit_D.size):
             joined = t.linked_DD[device, peer] if t.near_sends[n] else t.linked_DD[peer, device]
             if domain_UD[other, peer] and joined:
                 left = True
@@ -68,26 +72,11 @@ def may_place(
 
 
 @jit
-def take(
-    t: ListTables,
-    op: int,
-    device: int,
-    device_U: Ints,
-    domain_UD: Bools,
-    free_D: Ints,
-    fully_linked: bool,
-) -> None:
-    """Puts the op's unit on a device, if this op is its first."""
-    unit = t.unit_V[op]
-    if device_U[unit] >= 0:
-        return
-    device_U[unit] = device
-    free_D[device] -= t.state_U[unit]
-    if fully_linked:
-        return
+def narrow(t: ListTables, unit: int, device: int, domain_UD: Bools) -> None:
+    """Leaves the unit's neighbours only devices that are linked to its own."""
     for n in range(t.near_ptr[unit], t.near_ptr[unit + 1]):
         other = t.near_unit[n]
-        for peer in range(free_D.size):
+        for peer in range(t.limit_D.size):
             joined = t.linked_DD[device, peer] if t.near_sends[n] else t.linked_DD[peer, device]
             if not joined:
                 domain_UD[other, peer] = False
@@ -168,16 +157,34 @@ def _first_use(tensors: Ints, first: int, e: int) -> bool:
     return not bool((tensors[first:e] == tensors[e]).any())
 
 
-@jit
-def arrivals(t: ListTables, op: int, device_U: Ints, end_V: Floats, arrival_D: Floats) -> None:
-    """Writes when all inputs can be on each device, links free; infinite without a link."""
-    arrival_D[:] = 0.0
-    for e in range(t.in_ptr[op], t.in_ptr[op + 1]):
-        src = t.in_src[e]
-        at, end, size = device_U[t.unit_V[src]], end_V[src], t.bytes_T[t.in_tensor[e]]
-        for device in range(arrival_D.size):
-            arrival = end + (t.latency_DD[at, device] + size * t.per_byte_DD[at, device])
-            arrival_D[device] = max(arrival_D[device], arrival)
+@inlined
+def arrivals(
+    in_ptr: Ints,
+    in_src: Ints,
+    in_tensor: Ints,
+    unit_V: Ints,
+    bytes_T: Ints,
+    latency_DD: Floats,
+    per_byte_DD: Floats,
+    op: int,
+    device_U: Ints,
+    end_V: Floats,
+    arrival_RD: Floats,
+    row: int,
+) -> None:
+    """Writes when all inputs can be on each device, links free; infinite without a link.
+
+    Takes fields of the tables one by one: to hand over all of them costs more than the work.
+    """
+    num_devices = arrival_RD.shape[1]
+    for device in range(num_devices):
+        arrival_RD[row, device] = 0.0
+    for e in range(in_ptr[op], in_ptr[op + 1]):
+        src = in_src[e]
+        at, end, size = device_U[unit_V[src]], end_V[src], bytes_T[in_tensor[e]]
+        for device in range(num_devices):
+            arrival = end + (latency_DD[at, device] + size * per_byte_DD[at, device])
+            arrival_RD[row, device] = max(arrival_RD[row, device], arrival)
 
 
 @jit
@@ -192,19 +199,17 @@ def fetch_time(t: ListTables, op: int, device: int, device_U: Ints, present_TD: 
     return time
 
 
-@jit
-def gap(starts: Floats, ends: Floats, count: int, ready: float, time: float) -> tuple[float, int]:
-    """(start, position) of the first idle gap of `time` from `ready` on."""
-    low, high = 0, count
-    while low < high:
-        middle = (low + high) // 2
-        if ends[middle] > ready:
-            high = middle
-        else:
-            low = middle + 1
+@inlined
+def gap(
+    starts_SN: Floats, ends_SN: Floats, stream: int, count: int, ready: float, time: float
+) -> tuple[float, int]:
+    """(start, position) of the first idle gap of `time` on a stream from `ready` on."""
+    first = count
+    while first > 0 and ends_SN[stream, first - 1] > ready:
+        first -= 1
     begin = ready
-    for position in range(low, count):
-        if begin + time <= starts[position]:
+    for position in range(first, count):
+        if begin + time <= starts_SN[stream, position]:
             return begin, position
-        begin = max(begin, ends[position])
+        begin = max(begin, ends_SN[stream, position])
     return begin, count

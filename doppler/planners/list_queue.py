@@ -11,9 +11,9 @@ from doppler.planners.list_parts import (
     fits,
     fresh_state,
     may_place,
+    narrow,
     need,
     store,
-    take,
 )
 from doppler.planners.mask import Ints
 from doppler.planners.tables import Floats, ListTables
@@ -50,7 +50,7 @@ def assign_when_ready(
     queued_D, stored_D = np.zeros(num_devices), np.zeros(num_devices, np.int64)
     ready, waiting = np.empty(num_ops, np.int64), np.empty(num_ops, np.int64)
     num_ready, num_waiting, left = 0, 0, 0
-    arrival_D = np.empty(num_devices)
+    arrival_RD = np.empty((1, num_devices))
     missing_V = np.zeros(num_ops, np.int64)
     now = 0.0
     for op in range(num_ops):
@@ -70,10 +70,23 @@ def assign_when_ready(
             op = ready[position]
             num_ready -= 1
             ready[position] = ready[num_ready]
-            arrivals(t, op, device_U, end_V, arrival_D)
+            arrivals(
+                t.in_ptr,
+                t.in_src,
+                t.in_tensor,
+                t.unit_V,
+                t.bytes_T,
+                t.latency_DD,
+                t.per_byte_DD,
+                op,
+                device_U,
+                end_V,
+                arrival_RD,
+                0,
+            )
             best, best_cost = -1, np.inf
             for device in range(num_devices):
-                if arrival_D[device] == np.inf or not may_place(
+                if arrival_RD[0, device] == np.inf or not may_place(
                     t, op, device, device_U, domain_UD, free_D, fully_linked
                 ):
                     continue
@@ -90,10 +103,15 @@ def assign_when_ready(
                     best, best_cost = device, cost
             if best < 0:
                 return device_U, start_V, now, op
-            take(t, op, best, device_U, domain_UD, free_D, fully_linked)
+            unit = t.unit_V[op]
+            if device_U[unit] < 0:
+                device_U[unit] = best
+                free_D[best] -= t.state_U[unit]
+                if not fully_linked:
+                    narrow(t, unit, best, domain_UD)
             stored_D[best] += need(t, op, best, present_TD, 1)
             store(t, op, best, free_D, present_TD, readers_T, fit, versions if fit else 0)
-            arrival_V[op] = arrival_D[best]
+            arrival_V[op] = arrival_RD[0, best]
             queued_D[best] += t.times_VD[op, best]
             waiting[num_waiting] = op
             num_waiting += 1
