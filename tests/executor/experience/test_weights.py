@@ -1,0 +1,67 @@
+"""Weights: the newest, whole, with versions that only grow."""
+
+import mmap
+import os
+import signal
+import time
+
+import numpy as np
+
+from executor.experience.weights import WeightBoard, board_bytes
+from tests.executor.collectives.processes import run_forked
+
+
+def test_versions_and_a_restarted_trainer():
+    memory = mmap.mmap(-1, board_bytes(100))
+    out = np.full(100, 9, np.uint8)
+    agent = WeightBoard(memory, 0, 100)
+    assert agent.read(out) == 0
+    assert set(out) == {9}
+    for value in range(1, 4):
+        assert WeightBoard(memory, 0, 100).publish(np.full(100, value, np.uint8)) == value
+        assert agent.read(out) == value
+        assert set(out) == {value}
+
+
+def test_a_read_that_was_overtaken_is_repeated(monkeypatch):
+    memory = mmap.mmap(-1, board_bytes(8))
+    board = WeightBoard(memory, 0, 8)
+    board.publish(np.full(8, 1, np.uint8))
+    copy, overtakings = np.copyto, [2, 2]
+
+    def slow_copy(out, source):
+        copy(out[:4], source[:4])
+        monkeypatch.setattr("executor.experience.weights.np.copyto", copy)
+        for _ in range(overtakings.pop() if overtakings else 0):
+            board.publish(np.full(8, board.newest + 1, np.uint8))
+        monkeypatch.setattr("executor.experience.weights.np.copyto", slow_copy)
+        copy(out[4:], source[4:])
+
+    monkeypatch.setattr("executor.experience.weights.np.copyto", slow_copy)
+    out = np.zeros(8, np.uint8)
+    assert board.read(out) == 5
+    assert set(out) == {5}
+
+
+def test_agents_never_see_torn_weights_even_of_a_killed_trainer():
+    size = 200_000
+    memory = mmap.mmap(-1, board_bytes(size))
+
+    def work(member):
+        board = WeightBoard(memory, 0, size)
+        if member == 0:
+            until = time.monotonic() + 0.3
+            while time.monotonic() < until:
+                board.publish(np.full(size, (board.newest + 1) % 251, np.uint8))
+            os.kill(os.getpid(), signal.SIGKILL)
+        out = np.zeros(size, np.uint8)
+        last, torn = 0, 0
+        until = time.monotonic() + 0.4
+        while time.monotonic() < until:
+            version = board.read(out)
+            torn += int((out != version % 251).any() or version < last)
+            last = version
+        return torn, last > 0
+
+    _, *agents = run_forked(3, work)
+    assert agents == [(0, True), (0, True)]
