@@ -1,19 +1,42 @@
 """Annealing over orders: HEFT places the ops of an order, the runtime's own rule scores the plan.
 
 Finds good plans of layered graphs quickly; explicit devices (`annealing`) find those that no order
-leads to.
+leads to. Several chains walk side by side, so that every call decodes and scores a batch.
 
 Source: Kirkpatrick et al. 1983; Topcuoglu et al. 2002; moves as in the project's portfolio study.
 """
 
 import numpy as np
 
+from doppler.core.plan import Plan
+from doppler.core.problem import Problem
+from doppler.core.runtime import INFEASIBLE_NS, Scorer
+from doppler.planners.base import Budget
+from doppler.planners.decode import first_fit, score_keys
 from doppler.planners.evaluator import Evaluator
-from doppler.planners.list_schedule import ListScheduler, Schedule
+from doppler.planners.list_schedule import ListScheduler, make_list_scheduler
 from doppler.planners.mask import Ints
 from doppler.planners.tables import Floats
 
 KEY_SHIFT = 0.15
+HOT, COLD = 0.03, 0.0003
+CALLS_PER_CHAIN = 5_000
+MAX_CHAINS = 8
+
+
+def plan(problem: Problem, scorer: Scorer, budget: Budget, rng: np.random.Generator) -> Plan:
+    """Returns the best plan of an annealing run over orders that starts from upward ranks.
+
+    Raises:
+        CapacityError: If no plan that was scored fits in memory.
+        PlanError: If no placement obeys pins, kinds, groups and links.
+    """
+    lists = make_list_scheduler(problem, scorer.costs)
+    evaluator = Evaluator(problem, scorer, budget, "annealing_keys")
+    if walk_orders(lists, evaluator, rng, budget.calls, HOT, COLD) is None:
+        first = lists.heft()
+        evaluator.score(lists.mask.placement(first.devices_U)[None], first.priority_V[None])
+    return evaluator.plan()
 
 
 def walk_orders(
@@ -24,8 +47,9 @@ def walk_orders(
     hot: float,
     cold: float,
 ) -> tuple[int, Ints, Ints] | None:
-    """Returns (value, device per unit, priority per op) of the best order met, or None.
+    """Returns (value, device per unit, priority per op) of the best order met.
 
+    None if the budget is spent, there is nothing to order, or upward ranks lead to a dead end.
     Moves: two keys swapped, or one key shifted by 0.15 max(keys) N(0, 1), half each.
 
     Args:
@@ -37,56 +61,42 @@ def walk_orders(
         cold: Last temperature, likewise.
     """
     ops = np.flatnonzero(lists.mask.unit_V >= 0)
+    calls = min(calls, evaluator.remaining)
     last_call = evaluator.remaining - calls
-    if calls < 1 or evaluator.remaining < 1 or len(ops) < 2:
+    if calls < 1 or not len(ops):
         return None
-    keys_V = lists.ranks_V.copy()
-    first = _decoded(lists, keys_V)
-    if first is None:
+    fit, start = first_fit(lists, evaluator, lists.ranks_V[None])
+    best = (int(start.values_B[0]), start.devices_BU[0], start.priority_BV[0])
+    if best[0] >= INFEASIBLE_NS:
         return None
-    value = int(_score(lists, evaluator, first)[0])
-    best = (value, first.devices_U, first.priority_V)
-    span, steps = KEY_SHIFT * float(keys_V.max()), max(1, calls - 2)
-    scale = float(evaluator.best_ns)
-    for step in range(calls - 1):
-        if evaluator.remaining <= max(0, last_call):
-            break
-        temperature = scale * hot * (cold / hot) ** (step / steps)
-        bound = value - temperature * np.log(1.0 - rng.random())
-        trial_V = _moved(keys_V, ops, span, rng)
-        schedule = _decoded(lists, trial_V)
-        if schedule is None:
-            continue
-        (found,) = _score(lists, evaluator, schedule, int(bound)).tolist()
-        if found <= bound:
-            keys_V, value = trial_V, found
-            if found < best[0]:
-                best = (found, schedule.devices_U, schedule.priority_V)
+    chains = min(MAX_CHAINS, 1 + calls // CALLS_PER_CHAIN)
+    keys_CV = np.tile(lists.ranks_V, (chains, 1))
+    values_C = np.full(chains, best[0])
+    span, scale = KEY_SHIFT * float(lists.ranks_V.max()), float(evaluator.best_ns)
+    steps = (evaluator.remaining - last_call) // chains
+    for step in range(steps):
+        temperature = scale * hot * (cold / hot) ** (step / max(1, steps - 1))
+        slack_C = -temperature * np.log(1.0 - rng.random(chains))
+        bounds_C = values_C + slack_C.astype(np.int64)
+        trial_CV = _moved(keys_CV, ops, span, rng)
+        decoded = score_keys(lists, evaluator, trial_CV, fit, bounds_C)
+        accepted = decoded.values_B <= bounds_C
+        keys_CV[accepted] = trial_CV[accepted]
+        values_C[accepted] = decoded.values_B[accepted]
+        chain = int(values_C.argmin())
+        if accepted[chain] and values_C[chain] < best[0]:
+            best = (int(values_C[chain]), decoded.devices_BU[chain], decoded.priority_BV[chain])
     return best
 
 
-def _moved(keys_V: Floats, ops: Ints, span: float, rng: np.random.Generator) -> Floats:
-    trial_V = keys_V.copy()
-    one, other = ops[rng.integers(len(ops), size=2)]
-    if rng.random() < 0.5:
-        trial_V[one], trial_V[other] = keys_V[other], keys_V[one]
-    else:
-        trial_V[one] += span * rng.standard_normal()
-    return trial_V
-
-
-def _decoded(lists: ListScheduler, keys_V: Floats) -> Schedule | None:
-    devices_BU, priority_BV, placed_B = lists.decode(keys_V[None])
-    if not placed_B[0]:
-        return None
-    return Schedule(devices_U=devices_BU[0], priority_V=priority_BV[0], makespan_ns=np.nan)
-
-
-def _score(
-    lists: ListScheduler, evaluator: Evaluator, schedule: Schedule, bound: int | None = None
-) -> Ints:
-    return evaluator.score(
-        lists.mask.placement(schedule.devices_U)[None],
-        schedule.priority_V[None],
-        None if bound is None else [bound],
+def _moved(keys_CV: Floats, ops: Ints, span: float, rng: np.random.Generator) -> Floats:
+    chains = np.arange(len(keys_CV))
+    trial_CV = keys_CV.copy()
+    one_C, other_C = ops[rng.integers(len(ops), size=(2, len(chains)))]
+    swaps_C = rng.random(len(chains)) < 0.5
+    shifts_C = span * rng.standard_normal(len(chains))
+    trial_CV[chains, one_C] = np.where(
+        swaps_C, keys_CV[chains, other_C], keys_CV[chains, one_C] + shifts_C
     )
+    trial_CV[chains, other_C] = np.where(swaps_C, keys_CV[chains, one_C], trial_CV[chains, other_C])
+    return trial_CV

@@ -55,6 +55,19 @@ def plan(problem: Problem, scorer: Scorer, budget: Budget, rng: np.random.Genera
     return anneal(problem, scorer, budget, rng, DEFAULT_SETTINGS)
 
 
+def plan_placement(
+    problem: Problem, scorer: Scorer, budget: Budget, rng: np.random.Generator
+) -> Plan:
+    """Returns the best plan of an annealing run over devices and keys alone, none over orders.
+
+    Raises:
+        CapacityError: If no plan that was scored fits in memory.
+        PlanError: If no placement obeys pins, kinds, groups and links.
+    """
+    settings = AnnealingSettings(orders=0.0)
+    return anneal(problem, scorer, budget, rng, settings, source="annealing_placement")
+
+
 def anneal(
     problem: Problem,
     scorer: Scorer,
