@@ -4,16 +4,33 @@ One iteration is: every environment shard collects `horizon` steps with the poli
 before; advantages per shard; statistics over all shards; epochs x minibatches of gradient parts,
 their all-reduce in segments, and the optimizer step per segment; the weights then go back to the
 environments along loop-carried edges. Op names are coordinates: `grad[epoch,minibatch,trainer]`.
+
+Three modes, which differ in edges and window only (`JobMode`). The executor's PPO job runs the
+synchronous one; the other two can be placed and simulated.
 """
 
+import enum
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from doppler.core.errors import GraphError
-from doppler.core.graph import DataflowGraph, Edge, Group, Op
+from doppler.core.graph import INPUT_KIND, DataflowGraph, Edge, EdgeMode, Group, Op
 
-# (producer name, output, distance)
-_Input = tuple[str, int, int]
+# (producer name, output, distance, mode)
+_Input = tuple[str, int, int, EdgeMode]
+
+
+class JobMode(enum.Enum):
+    """How the weights reach the environments.
+
+    `synchronous`: a rollout waits for the weights of the iteration before. `asynchronous`: it reads
+    the newest weights that are there, at most `staleness` versions older than those, so rollouts
+    go on beside training. `serving`: the policy is fixed, a graph input, and nothing is trained.
+    """
+
+    synchronous = "synchronous"
+    asynchronous = "asynchronous"
+    serving = "serving"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +46,9 @@ class DRLJobShape:
         num_trainers: Parts M that each minibatch's gradient is computed in.
         num_segments: Segments S of the gradient all-reduce and of the optimizer.
         epochs, minibatches: PPO's.
+        mode: How the weights reach the environments.
+        staleness: Asynchronous mode: versions that a rollout's weights may be behind those of the
+            iteration before; at least 1 there, 0 in the other modes.
     """
 
     num_shards: int = 6
@@ -39,6 +59,8 @@ class DRLJobShape:
     num_segments: int = 2
     epochs: int = 4
     minibatches: int = 2
+    mode: JobMode = JobMode.synchronous
+    staleness: int = 0
 
     def __post_init__(self) -> None:
         for name in (
@@ -55,6 +77,11 @@ class DRLJobShape:
         if self.horizon % self.chunk:
             raise GraphError(
                 f"the chunk divides the horizon ({self.horizon}), and it is {self.chunk}"
+            )
+        if (self.staleness < 1) == (self.mode is JobMode.asynchronous) or self.staleness < 0:
+            raise GraphError(
+                f"staleness is at least 1 in asynchronous mode and 0 in the others, and it is "
+                f"{self.staleness} in {self.mode.value} mode"
             )
 
     @property
@@ -85,27 +112,50 @@ SizeOf = Callable[[str, tuple[int, ...]], OpSize]
 
 
 def build_drl_job(name: str, shape: DRLJobShape, size_of: SizeOf, window: int = 3) -> DataflowGraph:
-    """Returns the graph of a synchronous PPO job.
+    """Returns the graph of a PPO job.
 
     Args:
         name: Name of the graph.
-        shape: How the job is cut.
-        size_of: Size of the op of a kind at its coordinates.
-        window: Iterations in flight.
+        shape: How the job is cut, and its mode.
+        size_of: Size of the op of a kind at its coordinates; the fixed policy of a serving job is
+            as large as a `broadcast`.
+        window: Iterations in flight; more where the staleness needs more.
 
     Raises:
         GraphError: If the sizes are impossible.
 
-    Source: schedule of PPO (Schulman et al. 2017, algorithm 1); sizes as in GMI-DRL section 2.
+    Source: schedule of PPO (Schulman et al. 2017, algorithm 1); modes and sizes as in GMI-DRL
+    section 2; staleness as a bound on versions, as in asynchronous PPO pipelines.
     """
     rows = _Rows(size_of)
+    is_serving = shape.mode is JobMode.serving
+    if is_serving:
+        rows.add_input(_SERVED_POLICY, size_of("broadcast", ()).outputs)
     if shape.fused:
         _add_fused(rows, shape)
     else:
         _add_unrolled(rows, shape)
-    _add_statistics(rows, shape)
-    _add_training(rows, shape)
-    return rows.graph(name, window)
+    if not is_serving:
+        _add_advantages(rows, shape)
+        _add_statistics(rows, shape)
+        _add_training(rows, shape)
+    return rows.graph(name, max(window, shape.staleness + 2))
+
+
+_SERVED_POLICY = "policy"
+
+
+def _token(name: str, output: int, distance: int = 0) -> _Input:
+    return (name, output, distance, EdgeMode.token)
+
+
+def _weights(shape: DRLJobShape) -> _Input:
+    """The edge on which the policy comes: the one thing that the modes differ in."""
+    if shape.mode is JobMode.serving:
+        return _token(_SERVED_POLICY, 0)
+    if shape.mode is JobMode.asynchronous:
+        return ("broadcast", 0, 1 + shape.staleness, EdgeMode.latest)
+    return _token("broadcast", 0, 1)
 
 
 class _Rows:
@@ -142,12 +192,16 @@ class _Rows:
         if group is not None:
             self._groups[group] = max(self._groups.get(group, 0), size.state_bytes)
 
+    def add_input(self, name: str, outputs: tuple[int, ...]) -> None:
+        self._ops.append(Op(kind=INPUT_KIND, name=name, outputs=outputs))
+        self._inputs.append([])
+
     def graph(self, name: str, window: int) -> DataflowGraph:
         ids = {op.name: index for index, op in enumerate(self._ops)}
         edges = tuple(
-            Edge(ids[src], output, dst, distance)
+            Edge(ids[src], output, dst, distance, mode)
             for dst, inputs in enumerate(self._inputs)
-            for src, output, distance in inputs
+            for src, output, distance, mode in inputs
         )
         return DataflowGraph(
             name=name,
@@ -162,40 +216,46 @@ def _add_fused(rows: _Rows, shape: DRLJobShape) -> None:
     last = shape.num_chunks - 1
     for k in range(shape.num_shards):
         for c in range(shape.num_chunks):
-            before = (f"rollout[{k},{c - 1}]", 1, 0) if c else (f"rollout[{k},{last}]", 1, 1)
-            inputs = [("broadcast", 0, 1), before]
+            before = (
+                _token(f"rollout[{k},{c - 1}]", 1) if c else _token(f"rollout[{k},{last}]", 1, 1)
+            )
+            inputs = [_weights(shape), before]
             rows.add("rollout", (k, c), f"rollout[{c}]", inputs, f"env[{k}]")
-    for k in range(shape.num_shards):
-        inputs = [("broadcast", 0, 1)]
-        inputs += [(f"rollout[{k},{c}]", 0, 0) for c in range(shape.num_chunks)]
-        inputs += [(f"rollout[{k},{last}]", 1, 0)]
-        rows.add("advantage", (k,), "advantage", inputs)
 
 
 def _add_unrolled(rows: _Rows, shape: DRLJobShape) -> None:
     last = shape.horizon - 1
     for k in range(shape.num_shards):
         for t in range(shape.horizon):
-            before = (f"env_step[{k},{t - 1}]", 0, 0) if t else (f"env_step[{k},{last}]", 0, 1)
-            rows.add("infer", (k, t), f"infer[{t}]", [("broadcast", 0, 1), before])
+            before = (
+                _token(f"env_step[{k},{t - 1}]", 0) if t else _token(f"env_step[{k},{last}]", 0, 1)
+            )
+            rows.add("infer", (k, t), f"infer[{t}]", [_weights(shape), before])
             rows.add(
                 "env_step",
                 (k, t),
                 f"env_step[{t}]",
-                [(f"infer[{k},{t}]", 1, 0)],
+                [_token(f"infer[{k},{t}]", 1)],
                 f"env[{k}]",
             )
+
+
+def _add_advantages(rows: _Rows, shape: DRLJobShape) -> None:
     for k in range(shape.num_shards):
-        inputs = [("broadcast", 0, 1)]
-        inputs += [(f"infer[{k},{t}]", 0, 0) for t in range(shape.horizon)]
-        inputs += [(f"env_step[{k},{t}]", 1, 0) for t in range(shape.horizon)]
-        inputs += [(f"env_step[{k},{last}]", 0, 0)]
+        inputs = [_weights(shape)]
+        if shape.fused:
+            inputs += [_token(f"rollout[{k},{c}]", 0) for c in range(shape.num_chunks)]
+            inputs += [_token(f"rollout[{k},{shape.num_chunks - 1}]", 1)]
+        else:
+            inputs += [_token(f"infer[{k},{t}]", 0) for t in range(shape.horizon)]
+            inputs += [_token(f"env_step[{k},{t}]", 1) for t in range(shape.horizon)]
+            inputs += [_token(f"env_step[{k},{shape.horizon - 1}]", 0)]
         rows.add("advantage", (k,), "advantage", inputs)
 
 
 def _add_statistics(rows: _Rows, shape: DRLJobShape) -> None:
-    inputs = [(f"advantage[{k}]", 1, 0) for k in range(shape.num_shards)]
-    rows.add("collect", (), "collect", [*inputs, ("collect", 1, 1)])
+    inputs = [_token(f"advantage[{k}]", 1) for k in range(shape.num_shards)]
+    rows.add("collect", (), "collect", [*inputs, _token("collect", 1, 1)])
 
 
 def _add_training(rows: _Rows, shape: DRLJobShape) -> None:
@@ -204,17 +264,17 @@ def _add_training(rows: _Rows, shape: DRLJobShape) -> None:
     last = updates[-1]
     for index, (e, b) in enumerate(updates):
         previous, distance = (updates[index - 1], 0) if index else (last, 1)
-        weights = [(f"adam[{previous[0]},{previous[1]},{j}]", 0, distance) for j in segments]
-        data = [(f"advantage[{k}]", 0, 0) for k in range(shape.num_shards)]
+        weights = [_token(f"adam[{previous[0]},{previous[1]},{j}]", 0, distance) for j in segments]
+        data = [_token(f"advantage[{k}]", 0) for k in range(shape.num_shards)]
         for m in range(shape.num_trainers):
-            inputs = [*weights, *data, ("collect", 0, 0)]
+            inputs = [*weights, *data, _token("collect", 0)]
             rows.add("grad", (e, b, m), f"grad[{e},{b}]", inputs)
         for j in segments:
-            parts = [(f"grad[{e},{b},{m}]", j, 0) for m in range(shape.num_trainers)]
+            parts = [_token(f"grad[{e},{b},{m}]", j) for m in range(shape.num_trainers)]
             rows.add("reduce", (e, b, j), f"reduce[{e},{b}]", parts)
-        norms = [(f"reduce[{e},{b},{j}]", 1, 0) for j in segments]
+        norms = [_token(f"reduce[{e},{b},{j}]", 1) for j in segments]
         for j in segments:
-            inputs = [(f"reduce[{e},{b},{j}]", 0, 0), *norms]
+            inputs = [_token(f"reduce[{e},{b},{j}]", 0), *norms]
             rows.add("adam", (e, b, j), f"adam[{e},{b}]", inputs, f"optimizer[{j}]")
-    policy = [(f"adam[{last[0]},{last[1]},{j}]", 0, 0) for j in segments]
-    rows.add("broadcast", (), "broadcast", [*policy, ("collect", 1, 0)])
+    policy = [_token(f"adam[{last[0]},{last[1]},{j}]", 0) for j in segments]
+    rows.add("broadcast", (), "broadcast", [*policy, _token("collect", 1)])
