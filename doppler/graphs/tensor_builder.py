@@ -7,6 +7,7 @@ import numpy as np
 
 from doppler.core.errors import GraphError
 from doppler.graphs.builder import GraphBuilder, Tensor
+from doppler.graphs.tensor_kinds import result_shape, work_flop
 from doppler.graphs.tensor_program import Instruction, Shape, TensorProgram
 
 
@@ -36,16 +37,25 @@ class TensorBuilder:
         self._instructions[name] = Instruction(kind="input", in_shapes=(), out_shapes=(shape,))
         return Array(self._builder.input(name, self._bytes(shape)), shape)
 
-    def op(self, name: str, kind: str, operands: Sequence[Array], meta_op: str) -> Array:
-        """Adds an op with one output.
+    def op(
+        self, name: str, kind: str, operands: Sequence[Array], meta_op: str, *, heads: int = 1
+    ) -> Array:
+        """Adds an op with one output; `heads` is for `head_scores`.
 
         Raises:
             GraphError: If the kind is unknown or the shapes do not fit it.
         """
-        return self.blocks(name, kind, operands, meta_op, 1)[0]
+        return self.blocks(name, kind, operands, meta_op, 1, heads=heads)[0]
 
     def blocks(
-        self, name: str, kind: str, operands: Sequence[Array], meta_op: str, num_blocks: int
+        self,
+        name: str,
+        kind: str,
+        operands: Sequence[Array],
+        meta_op: str,
+        num_blocks: int,
+        *,
+        heads: int = 1,
     ) -> tuple[Array, ...]:
         """Adds an op whose result is cut into equal row blocks, one output each.
 
@@ -54,7 +64,7 @@ class TensorBuilder:
                 divide the rows.
         """
         shapes = tuple(operand.shape for operand in operands)
-        result = result_shape(kind, shapes, name)
+        result = result_shape(kind, shapes, name, heads)
         if result[0] % num_blocks:
             raise GraphError(
                 f"{num_blocks} row blocks divide the rows, and op {name!r} has {result[0]}"
@@ -66,6 +76,8 @@ class TensorBuilder:
             [operand.tensor for operand in operands],
             [self._bytes(out)] * num_blocks,
             flop=work_flop(kind, shapes),
+            # a selection reads what it keeps
+            bytes_moved=2 * self._bytes(result) if kind == "select_last" else None,
             meta_op=meta_op,
         )
         self._instructions[name] = Instruction(
@@ -81,40 +93,6 @@ class TensorBuilder:
 
     def _bytes(self, shape: Shape) -> int:
         return int(np.prod(shape, dtype=np.int64)) * self._dtype.itemsize
-
-
-def result_shape(kind: str, shapes: Sequence[Shape], name: str) -> Shape:
-    """Returns the shape of an op's result.
-
-    Raises:
-        GraphError: If the kind is unknown or the operands do not fit it.
-    """
-    first = shapes[0] if shapes else ()
-    if kind == "matmul" and len(shapes) == 2 and first[1] == shapes[1][0]:
-        return (first[0], shapes[1][1])
-    if kind in ("sum", "add") and shapes and all(shape == first for shape in shapes):
-        return first
-    if kind in ("relu", "exp") and len(shapes) == 1:
-        return first
-    if kind in ("row_max", "row_sum") and len(shapes) == 1:
-        return (first[0], 1)
-    if kind in ("subtract", "divide") and len(shapes) == 2 and shapes[1] == (first[0], 1):
-        return first
-    raise GraphError(
-        f"op {name!r} of kind {kind!r} does not take operands of shapes {list(shapes)}"
-    )
-
-
-def work_flop(kind: str, shapes: Sequence[Shape]) -> int:
-    """Returns the floating-point operations of an op (1 multiply-add = 2; exp counts as 1)."""
-    rows, cols = shapes[0]
-    if kind == "matmul":
-        return 2 * rows * cols * shapes[1][1]
-    if kind in ("sum", "add"):
-        return (len(shapes) - 1) * rows * cols
-    if kind in ("row_max", "row_sum"):
-        return rows * (cols - 1)
-    return rows * cols
 
 
 def split(total: int, parts: int) -> tuple[int, ...]:

@@ -13,8 +13,13 @@ class Instruction:
 
     Attributes:
         kind: "input", "matmul", "sum" (element-wise over all operands; one operand: a copy),
-            "add", "relu", "row_max", "row_sum", "subtract", "divide" (operand 1 is a column that
-            is broadcast over the columns of operand 0), "exp".
+            "add", "relu", "row_max", "row_sum", "row_mean", "subtract", "divide" (operand 1 is a
+            column that is broadcast over the columns of operand 0), "multiply" (operand 1 may be
+            a column, a row or a scalar), "exp", "square", "rsqrt" (of x + 1e-5), "sigmoid",
+            "concat_rows", "concat_cols", "select_last" (the last row); for attention with stacked
+            heads (see `doppler.graphs.tensor_kinds`) "to_complex", "to_real", "rotate" (complex
+            product with the table of operand 1, the same for every head), "head_scores",
+            "add_mask" (operand 1 is added to every head), "head_mix".
         in_shapes: Shape of each operand.
         out_shapes: Shape of each output. More than one: the result cut into equal row blocks.
     """

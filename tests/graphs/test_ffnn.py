@@ -7,7 +7,7 @@ from doppler.core.errors import GraphError
 from doppler.graphs.ffnn import FFNNShape, ffnn
 from doppler.graphs.levels import depth
 from doppler.graphs.matmul_chain import ChainShards, matmul_chain
-from doppler.graphs.tensor_builder import result_shape
+from doppler.graphs.tensor_kinds import result_shape
 from tests.graphs.test_matmul_chain import counts
 
 
