@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from doppler.core.cluster import Cluster, Device, Link
 from doppler.core.costs import make_costs
 from doppler.core.errors import PlanError, TraceError
-from doppler.core.graph import DataflowGraph, Edge, Group, InputResidency, Op
+from doppler.core.graph import DataflowGraph, Edge, EdgeMode, Group, InputResidency, Op
 from doppler.core.plan import make_plan
 from doppler.core.problem import Problem
 from doppler.core.schedule import check_schedule
@@ -167,3 +167,51 @@ def test_pinned_inputs_are_tensors_like_others():
     plan = make_plan(problem, (0, 0, 0, 1), (4, 3, 2, 1), "hand")
     trace = CompiledRuntime(costs).run(problem, plan, 3)
     check_schedule(problem, costs, plan, trace)
+
+
+def schedule(ops, edges, placement, priority, times, streams=1, window=3, iterations=1):
+    """A run on two devices that are joined by a zero-copy link without latency."""
+    graph = DataflowGraph(name="g", ops=ops, edges=edges, window=window)
+    devices = tuple(
+        Device(name=f"d{i}", kind="cpu", parent=f"p{i}", num_streams=streams) for i in range(2)
+    )
+    links = (Link(src="d0", dst="d1"), Link(src="d1", dst="d0"))
+    problem = Problem(graph=graph, cluster=Cluster(name="c", devices=devices, links=links))
+    costs = make_costs(problem, tuple((time, time) for time in times))
+    plan = make_plan(problem, placement, priority, "hand")
+    return problem, costs, plan, SimPyRuntime(costs).run(problem, plan, iterations)
+
+
+def works(count):
+    return tuple(Op(kind="w", name=f"op{i}", outputs=(1,)) for i in range(count))
+
+
+def test_what_becomes_ready_in_a_later_round_of_an_instant_is_not_overtaken():
+    """At 5 op 1 ends and op 2 starts on device 1; op 3, more urgent, is ready a round later."""
+    case = schedule(
+        works(4), (Edge(0, 0, 3), Edge(1, 0, 2)), (0, 1, 1, 1), (0, 0, 1, 2), (5, 5, 4, 4)
+    )
+    trace = case[3]
+    ready = {span.op: (span.ready_ns, span.start_ns) for span in trace.op_spans}
+    assert (ready[2], ready[3]) == ((5, 5), (5, 9))
+    check_schedule(*case)
+
+
+def test_what_waits_for_an_op_of_no_time_is_not_overtaken():
+    """At 5 op 1 (no time) and op 4 take both streams; ops 2 and 3 become ready a round later."""
+    edges = (Edge(0, 0, 1), Edge(0, 0, 4), Edge(1, 0, 2), Edge(1, 0, 3))
+    case = schedule(works(5), edges, (0,) * 5, (0, 9, 5, 4, 1), (5, 0, 3, 3, 3), streams=2)
+    starts = {span.op: (span.ready_ns, span.start_ns) for span in case[3].op_spans}
+    assert (starts[4], starts[2], starts[3]) == ((5, 5), (5, 5), (5, 8))
+    check_schedule(*case)
+
+
+def test_a_version_lives_as_long_as_it_is_read():
+    """op 1 reads op 0's newest version for 10 ns, while op 0 makes a newer one every 2 ns."""
+    edges = (Edge(0, 0, 1, 0, EdgeMode.latest),)
+    case = schedule(works(2), edges, (0, 0), (1, 0), (2, 10), streams=2, window=4, iterations=6)
+    problem, costs, plan, trace = case
+    check_schedule(*case)
+    peak = trace.peak_bytes[0]
+    with pytest.raises(TraceError, match="the peak of device 'd0'"):
+        check_schedule(problem, costs, plan, replace(trace, peak_bytes=(peak - 1, 0)))

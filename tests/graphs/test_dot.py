@@ -39,7 +39,8 @@ def test_times_are_scaled_and_rounded_once():
 
 
 def test_decimal_scales_are_exact():
-    """0.1 * 3 in binary floating point is 0.30000000000000004; 25 * 0.1 must be 2.5, so 2."""
+    """1.015 * 500 is 507.5, so 508; in binary floating point it would be a little less, so 507."""
+    assert parse_dot("digraph { a [weight=1.015] }", 500, 1, "g").op_ns == ((508,),)
     text = "digraph { a [weight=25]; b [weight=.5] }"
     assert parse_dot(text, 0.1, 1, "g").op_ns == ((2,), (0,))
     assert parse_dot(text, 3, 1, "g").op_ns == ((75,), (2,))

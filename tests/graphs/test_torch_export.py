@@ -73,6 +73,20 @@ def test_goes_through_json(imported, tmp_path):
     check_round_trip(imported, tmp_path)
 
 
+def test_a_part_is_an_op_so_that_only_the_part_is_sent():
+    class Part(torch.nn.Module):
+        def forward(self, x):
+            return x[:2] + 1
+
+    graph = graph_of_module(Part(), (torch.zeros(10, 3),)).graph
+    rows = [(op.kind, op.outputs, op.flop, op.bytes_moved) for op in graph.ops]
+    assert rows == [
+        ("input", (120,), 0, 0),
+        ("aten.slice", (24,), 0, 0),
+        ("aten.add", (24,), 6, 48),
+    ]
+
+
 def test_attention_uses_the_formulas_of_torch():
     """4 heads of 5 x 2 queries: two products of 2 * 4 * 5 * 2 * 5 flop for each of 3 sequences."""
     attention = torch.nn.functional.scaled_dot_product_attention
