@@ -18,13 +18,12 @@ from pathlib import Path
 from doppler.config import CalibrationSettings, JobConfig
 from doppler.coordinator.templates import dp_only_devices
 from doppler.core.codecs.fields import decode, encode
-from doppler.core.costs import Costs
 from doppler.core.errors import ConfigError, FormatError
 from doppler.core.hardware import Hardware
 from doppler.core.layout import Layout, all_cores_layout, per_core_layout
 from doppler.core.plan import Plan, make_plan
 from doppler.core.problem import Objective, Problem
-from doppler.core.serialize import load_costs, read_json, write_atomic
+from doppler.core.serialize import read_json, write_atomic
 from doppler.jobs import RealJob, build_job
 from doppler.planners.mask import make_mask
 from doppler.provenance import content_key, describe_machine, versions
@@ -162,19 +161,6 @@ def _file_digest(path: str | None) -> str | None:
         raise ConfigError(
             f"job.path is a Python file, and {path!r} cannot be read: {error.strerror}"
         ) from error
-
-
-def load_costs_or_table(path: Path, problem: Problem) -> Costs:
-    """Returns the costs of a cost file, or those of a cost table as a result folder holds it.
-
-    Raises:
-        FormatError: If the file is damaged, or neither.
-        DopplerError: If it does not fit the problem.
-    """
-    document = read_json(path)
-    if isinstance(document, dict) and "calibration" in document:
-        return load_calibration(path).table().costs(problem)
-    return load_costs(path, problem)
 
 
 def save_calibration(path: Path, calibration: Calibration) -> None:

@@ -6,18 +6,21 @@ from collections.abc import Callable, Sequence
 from dataclasses import MISSING, dataclass
 from typing import Any
 
-from doppler import __version__, commands
+from doppler import __version__, commands, hardware_commands
 from doppler.compose import compose_config, flat_keys
 from doppler.config import (
     JOBS,
     CalibrateConfig,
     CompareConfig,
+    CostsConfig,
+    HardwareConfig,
     LearnConfig,
     PlanConfig,
     ProbeConfig,
     ReportConfig,
     RunConfig,
     SimulateConfig,
+    WhatIfConfig,
 )
 from doppler.core.errors import DopplerError, nearest
 
@@ -83,6 +86,35 @@ COMMANDS: dict[str, Command] = {
         run=commands.simulate,
         about="Simulate a stored plan and write its trace (Chrome/Perfetto).",
         examples=("doppler simulate graph=g.json cluster=c.json plan=plan.json output=t.json",),
+    ),
+    "what-if": Command(
+        schema=WhatIfConfig,
+        run=hardware_commands.ask_what_if,
+        about="Change one number of a machine and rank the plans anew.",
+        examples=(
+            "doppler what-if graph=g.json cluster=dgx_a100 change=nvlink.bytes_per_s*2",
+            "doppler what-if graph=g.json cluster=dgx1_v100 change=gpu.launch_ns:0 replan=false",
+        ),
+    ),
+    "costs": Command(
+        schema=CostsConfig,
+        run=hardware_commands.show_costs,
+        about="Show op times of a graph on a machine, and which model each comes from.",
+        examples=(
+            "doppler costs graph=g.json cluster=dgx_a100",
+            "doppler costs graph=g.json cluster=c.json costs=cost_table.json fallback=true",
+        ),
+    ),
+    "hardware": Command(
+        schema=HardwareConfig,
+        run=hardware_commands.show_hardware,
+        about="List the machines that are known by name, show one, or import a topology.",
+        positional="name",
+        examples=(
+            "doppler hardware",
+            "doppler hardware dgx1_v100 output=hardware.json",
+            "doppler hardware dgx_a100 topology=topo.txt output=hardware.json",
+        ),
     ),
     "calibrate": Command(
         schema=CalibrateConfig,

@@ -12,11 +12,10 @@ from doppler.api import (
     compare_problem,
     make_problem,
     plan_problem,
-    resolve_costs,
     score_plan,
 )
 from doppler.api import simulate as simulate_plan
-from doppler.calibration import cache_folder, load_costs_or_table, load_or_calibrate
+from doppler.calibration import cache_folder, load_or_calibrate
 from doppler.compose import overridden_keys
 from doppler.config import (
     CalibrateConfig,
@@ -33,12 +32,14 @@ from doppler.console import View
 from doppler.core.costs import Costs
 from doppler.core.errors import ConfigError
 from doppler.core.problem import Objective, Problem
-from doppler.core.serialize import load_cluster, load_plan, save
+from doppler.core.serialize import load_plan, save
+from doppler.cost_choice import CostChoice
 from doppler.graphs.files import read_graph_file
 from doppler.jobs import resolve_job
 from doppler.learn_run import LEARNED
 from doppler.learning import learn as learn_job
 from doppler.learning import show_probe
+from doppler.machines import read_machine
 from doppler.planners.registry import get_planner, planner_names
 from doppler.report.chrome_trace import write_chrome_trace
 from doppler.report.html import rebuild_page, write_report
@@ -65,7 +66,7 @@ from executor.probe import probe as probe_machine
 def learn(config: LearnConfig, command: Sequence[str]) -> None:
     """Calibrates, learns, runs, compares and writes the result folder."""
     config = dataclasses.replace(config, job=resolve_job(config.job, overridden_keys(command)))
-    _check_planners([name for name in config.planners if name != LEARNED])
+    check_planners([name for name in config.planners if name != LEARNED])
     view = View()
     start = time.perf_counter()
     folders: list[Path] = []
@@ -106,9 +107,9 @@ def run(config: RunConfig, command: Sequence[str]) -> None:
 
 def plan(config: PlanConfig, command: Sequence[str]) -> None:
     """Places a graph with one planner."""
-    _check_planners([config.planner])
-    output = _output(config.output)
-    problem, costs = _problem(config)
+    check_planners([config.planner])
+    output = check_output(config.output)
+    problem, costs, _ = read_problem(config)
     result = plan_problem(problem, costs, config.planner, config.budget, config.seed)
     view = View()
     view.show(_result_table(problem, [result]))
@@ -119,9 +120,9 @@ def plan(config: PlanConfig, command: Sequence[str]) -> None:
 
 def compare(config: CompareConfig, command: Sequence[str]) -> None:
     """Runs several planners at equal budget."""
-    _check_planners(config.planners)
-    output = _output(config.output)
-    problem, costs = _problem(config)
+    check_planners(config.planners)
+    output = check_output(config.output)
+    problem, costs, _ = read_problem(config)
     view = View()
     with view.progress("planners", len(config.planners)) as advance:
         results = compare_problem(
@@ -140,9 +141,9 @@ def compare(config: CompareConfig, command: Sequence[str]) -> None:
 
 def simulate(config: SimulateConfig, command: Sequence[str]) -> None:
     """Simulates a stored plan."""
-    output = _output(config.output)
-    problem, costs = _problem(config)
-    stored = load_plan(_file(config.plan, "plan"), problem)
+    output = check_output(config.output)
+    problem, costs, _ = read_problem(config)
+    stored = load_plan(input_file(config.plan, "plan"), problem)
     trace = simulate_plan(problem, stored, costs, config.iterations)
     view = View()
     view.line(f"makespan of {config.iterations} iteration(s): {trace.makespan_ns / 1e6:.3f} ms")
@@ -189,7 +190,7 @@ def calibrate(config: CalibrateConfig, command: Sequence[str]) -> None:
 
 def probe(config: ProbeConfig, command: Sequence[str]) -> None:
     """Shows what this machine has."""
-    output = _output(config.output)
+    output = check_output(config.output)
     view = View()
     found = probe_machine()
     show_probe(found, view)
@@ -203,24 +204,30 @@ def report(config: ReportConfig, command: Sequence[str]) -> None:
     View().line(f"report: {rebuild_page(Path(config.folder))}")
 
 
-def _problem(config: GraphConfig) -> tuple[Problem, Costs]:
-    """The problem of the files; times of `costs`, else of the graph file, else modelled."""
+def read_problem(config: GraphConfig) -> tuple[Problem, Costs, CostChoice]:
+    """Returns the problem of the files, its times, and where they come from.
+
+    Times are those of `costs`, else of the graph file, else modelled.
+    """
     imported = read_graph_file(
-        _file(config.graph, "graph"), config.ns_per_unit, config.bytes_per_unit
+        input_file(config.graph, "graph"), config.ns_per_unit, config.bytes_per_unit
     )
-    graph = imported.graph
     for note in imported.notes():
         View().line(note)
-    cluster = load_cluster(_file(config.cluster, "cluster"))
-    problem = make_problem(graph, cluster, objective=config.objective)
-    if config.costs is not None:
-        return problem, load_costs_or_table(Path(config.costs), problem)
-    if imported.op_ns is not None or imported.needs_costs:
-        return problem, imported.costs(problem)
-    return problem, resolve_costs(problem, None)
+    if not config.cluster:
+        raise ConfigError("this command needs a cluster: set cluster=FILE.json or cluster=dgx_a100")
+    machine = read_machine(config.cluster, config.layout)
+    problem = make_problem(imported.graph, machine.cluster, objective=config.objective)
+    choice = CostChoice(
+        path=config.costs,
+        fallback=config.fallback,
+        imported=imported,
+        roofline=machine.roofline,
+    )
+    return problem, choice.costs(problem), choice
 
 
-def _check_planners(names: Sequence[str]) -> None:
+def check_planners(names: Sequence[str]) -> None:
     """Refuses unknown planners and none at all before anything takes time."""
     if not names:
         raise ConfigError(f"planners names at least one of {', '.join(planner_names())}")
@@ -228,7 +235,8 @@ def _check_planners(names: Sequence[str]) -> None:
         get_planner(name)
 
 
-def _output(path: str | None) -> Path | None:
+def check_output(path: str | None) -> Path | None:
+    """Returns the path of an output file, refused before anything takes time if it cannot be."""
     if path is None:
         return None
     output = Path(path)
@@ -239,7 +247,8 @@ def _output(path: str | None) -> Path | None:
     return output
 
 
-def _file(path: str, name: str) -> Path:
+def input_file(path: str, name: str) -> Path:
+    """Returns the path of an input file; refuses none."""
     if not path:
         raise ConfigError(f"this command needs a {name} file: set {name}=FILE.json")
     return Path(path)

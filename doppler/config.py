@@ -214,11 +214,21 @@ class GraphConfig:
     bytes_per_unit: float | None = setting(
         None, "bytes of one unit of data, for graph files whose format has no unit"
     )
-    cluster: str = setting("", "cluster file (JSON)")
+    cluster: str = setting(
+        "",
+        "machine of the catalogue (`doppler hardware` lists them; dgx_a100@bf16 for the rates of a "
+        "data type), cluster file or hardware file (JSON)",
+    )
+    layout: str | None = setting(
+        None, "layout file (JSON) that cuts the hardware; null = whole GPUs, or single cores"
+    )
     costs: str | None = setting(
         None,
         "cost file (JSON), or the cost_table.json of a result folder; null = the times of the "
         "graph file where it has some, else roofline from the cluster's rates",
+    )
+    fallback: bool = setting(
+        False, "ops that the cost table does not know take the roofline's times"
     )
     objective: Objective | None = setting(
         None, "makespan or period; null = period where the graph is loop-carried"
@@ -274,6 +284,48 @@ class SimulateConfig(GraphConfig):
     def __post_init__(self) -> None:
         GraphConfig.__post_init__(self)
         _at_least(self, 1, "iterations")
+
+
+@dataclass(slots=True, kw_only=True)
+class CostsConfig(GraphConfig):
+    """doppler costs: op times of a graph on a machine, and where they come from."""
+
+    output: str | None = setting(None, "file that the costs are written to")
+
+
+@dataclass(slots=True, kw_only=True)
+class WhatIfConfig(GraphConfig):
+    """doppler what-if: change one number of the hardware, rank the plans anew."""
+
+    change: str = setting(
+        "",
+        "ENTRY.NUMBER*2 (or /, +, -, : to set): nvlink.bytes_per_s*2, gpu.flop_per_s.bf16*1.5, "
+        "pcie.latency_ns:500; entries are nvlink, pcie, socket, network, gpu, cpu or a name",
+    )
+    planners: list[str] = setting(
+        ["single_device", "round_robin", "critical_path", "heft", "annealing"], "planners to run"
+    )
+    budget: int = setting(1000, "plans that each planner may simulate, before and after")
+    replan: bool = setting(True, "each planner makes a plan for the changed machine, too")
+    output: str | None = setting(None, "file that the comparison is written to (JSON)")
+    seed: int = setting(0, "seed of every planner")
+
+    def __post_init__(self) -> None:
+        GraphConfig.__post_init__(self)
+        _at_least(self, 1, "budget")
+
+
+@dataclass(slots=True, kw_only=True)
+class HardwareConfig:
+    """doppler hardware: the catalogue, one machine of it, or a topology read from nvidia-smi."""
+
+    name: str = setting("", "machine to show; empty = list all")
+    topology: str | None = setting(
+        None, "text of `nvidia-smi topo -m`, of a host with the GPUs and wires of the machine named"
+    )
+    output: str | None = setting(
+        None, "file that the hardware is written to (JSON); without a name, the page (Markdown)"
+    )
 
 
 @dataclass(slots=True, kw_only=True)

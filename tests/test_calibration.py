@@ -11,18 +11,15 @@ from doppler.calibration import (
     DispatchCost,
     calibration_key,
     load_calibration,
-    load_costs_or_table,
     load_or_calibrate,
     save_calibration,
 )
 from doppler.config import JOBS, CalibrationSettings
 from doppler.core.cluster import Cluster, Device
-from doppler.core.costs import make_costs
-from doppler.core.errors import ConfigError, DopplerError, FormatError
+from doppler.core.errors import ConfigError, FormatError
 from doppler.core.graph import DataflowGraph, Op
 from doppler.core.hardware import Hardware, Processor
 from doppler.core.problem import Problem
-from doppler.core.serialize import save
 from executor.options import ExecutorOptions
 from simulator.costs.measured import CostEntry
 
@@ -140,26 +137,10 @@ def test_a_latency_that_was_not_measured_is_said_and_changes_no_hardware():
     assert stored().hardware(hardware).processors[0].publish_ns == 5000
 
 
-def test_costs_are_read_from_a_cost_file_or_a_cost_table(tmp_path):
-    problem = one_op_problem()
-    save_calibration(tmp_path / "table.json", stored())
-    table = load_costs_or_table(tmp_path / "table.json", problem)
-    assert table == make_costs(problem, ((700,),), dispatch_ns=(30,))
-    save(table, tmp_path / "costs.json", problem)
-    assert load_costs_or_table(tmp_path / "costs.json", problem) == table
-
-
-def test_a_file_that_is_neither_or_lacks_an_op_kind_is_refused(tmp_path):
-    problem = one_op_problem()
-    (tmp_path / "x.json").write_text("[1]")
-    with pytest.raises(FormatError, match=r"x\.json"):
-        load_costs_or_table(tmp_path / "x.json", problem)
-    (tmp_path / "y.json").write_text('{"schema_version": 9, "calibration": {}}')
-    with pytest.raises(FormatError, match="schema_version 9"):
+def test_a_table_of_another_version_is_refused(tmp_path):
+    (tmp_path / "y.json").write_text('{"schema_version": 1, "calibration": {}}')
+    with pytest.raises(FormatError, match="schema_version 1, and this version reads 2"):
         load_calibration(tmp_path / "y.json")
-    save_calibration(tmp_path / "z.json", stored(kind="add"))
-    with pytest.raises(DopplerError, match="mul"):
-        load_costs_or_table(tmp_path / "z.json", problem)
 
 
 def test_the_revision_is_unknown_where_no_repository_tracks_this_file(tmp_path, monkeypatch):

@@ -92,7 +92,8 @@ def test_an_objective_can_be_left_open_or_set_to_null(files, capsys):
 
 def test_commands_on_graphs_accept_only_what_they_read():
     scales = {"ns_per_unit", "bytes_per_unit"}
-    common = {"graph", "cluster", "costs", "objective", "output", *scales}
+    machine = {"cluster", "layout"}
+    common = {"graph", "costs", "fallback", "objective", "output", *scales, *machine}
     assert set(flat_keys(PlanConfig)) == common | {"planner", "budget", "seed"}
     assert set(flat_keys(CompareConfig)) == common | {"planners", "budget", "seed"}
     assert set(flat_keys(SimulateConfig)) == common | {"plan", "iterations"}
