@@ -22,6 +22,8 @@ from executor.options import ExecutorOptions
 from executor.runtime import CoreExecutor
 from simulator.compiled import CompiledRuntime
 from simulator.costs.roofline import RooflineModel
+from simulator.noise import Noise
+from simulator.replicas import ReplicaScorer
 from simulator.scorer import CompiledScorer
 
 DEFAULT_BUDGET = 3000
@@ -42,7 +44,7 @@ class PlannerResult:
     Attributes:
         planner: Its name.
         plan: Its plan.
-        value_ns: Simulated makespan, or period rounded up.
+        value_ns: Simulated makespan, period rounded up, or 95th percentile of it.
         gap: value / lower bound - 1.
         num_calls: Plans that it had scored.
         seconds: Wall-clock time that it took.
@@ -94,6 +96,7 @@ def place(
     costs: Costs | None = None,
     pins: Mapping[str, str] | None = None,
     objective: Objective | None = None,
+    noise: Noise | None = None,
     seed: int = 0,
 ) -> Plan:
     """Returns the best plan that a planner finds.
@@ -106,15 +109,17 @@ def place(
         costs: Times per op and device; None = the roofline of the cluster's rates.
         pins: Op name -> device name.
         objective: None = period where the graph is loop-carried, else makespan.
+        noise: Noise of op times, which the objective p95 needs and the others do not read.
         seed: Seed of everything random.
 
     Raises:
-        ConfigError: If the planner is unknown.
+        ConfigError: If the planner is unknown, or the objective is p95 and there is no noise.
         PlanError: If no placement obeys the rules.
         ClusterError: If there are no costs and the cluster names no rates.
     """
     problem = make_problem(graph, cluster, pins=pins, objective=objective)
-    return plan_problem(problem, resolve_costs(problem, costs), planner, budget, seed).plan
+    resolved = resolve_costs(problem, costs)
+    return plan_problem(problem, resolved, planner, budget, seed, noise=noise).plan
 
 
 def compare(
@@ -126,6 +131,7 @@ def compare(
     costs: Costs | None = None,
     pins: Mapping[str, str] | None = None,
     objective: Objective | None = None,
+    noise: Noise | None = None,
     seed: int = 0,
 ) -> list[PlannerResult]:
     """Returns what each planner makes of one problem at the same budget, best first.
@@ -134,7 +140,7 @@ def compare(
     """
     problem = make_problem(graph, cluster, pins=pins, objective=objective)
     resolved = resolve_costs(problem, costs)
-    return compare_problem(problem, resolved, planners, budget, seed)
+    return compare_problem(problem, resolved, planners, budget, seed, noise=noise)
 
 
 def simulate(problem: Problem, plan: Plan, costs: Costs, iterations: int = 1) -> Trace:
@@ -176,16 +182,36 @@ def resolve_costs(problem: Problem, costs: Costs | None) -> Costs:
     return RooflineModel().costs(problem) if costs is None else costs
 
 
+def make_scorer(
+    problem: Problem, costs: Costs, threads: int = 1, noise: Noise | None = None, seed: int = 0
+) -> CompiledScorer | ReplicaScorer:
+    """Returns the scorer of the problem's objective: of one run, or of replicas for p95.
+
+    Raises:
+        ConfigError: If the objective is p95 and there is no noise.
+    """
+    if problem.objective is not Objective.p95 or noise is None:
+        return CompiledScorer(problem, costs, threads=threads)
+    return ReplicaScorer(problem, costs, noise, seed=seed, threads=threads)
+
+
 def plan_problem(
-    problem: Problem, costs: Costs, planner: str, budget: int, seed: int, threads: int = 1
+    problem: Problem,
+    costs: Costs,
+    planner: str,
+    budget: int,
+    seed: int,
+    threads: int = 1,
+    noise: Noise | None = None,
 ) -> PlannerResult:
     """Returns what one planner makes of a problem; the same seed gives the same plan."""
     make = get_planner(planner)
-    scorer = CompiledScorer(problem, costs, threads=threads)
+    scorer = make_scorer(problem, costs, threads, noise, seed)
     start = time.perf_counter()
     plan = make(problem, scorer, Budget(budget), np.random.default_rng(seed))
     seconds = time.perf_counter() - start
-    return summarise(problem, costs, planner, plan, scorer.num_calls, seconds)
+    value_ns = int(scorer.score_plans([plan])[0])
+    return _result(problem, costs, planner, plan, value_ns, scorer.num_calls - 1, seconds)
 
 
 def summarise(
@@ -193,6 +219,18 @@ def summarise(
 ) -> PlannerResult:
     """Returns a plan with its simulated value and its gap to the lower bound."""
     value_ns = score_plan(problem, costs, plan)
+    return _result(problem, costs, planner, plan, value_ns, num_calls, seconds)
+
+
+def _result(
+    problem: Problem,
+    costs: Costs,
+    planner: str,
+    plan: Plan,
+    value_ns: int,
+    num_calls: int,
+    seconds: float,
+) -> PlannerResult:
     bound_ns = lower_bounds(problem, costs).best_ns
     return PlannerResult(
         planner=planner,
@@ -218,6 +256,7 @@ def compare_problem(
     seed: int,
     *,
     threads: int = 1,
+    noise: Noise | None = None,
     on_result: Callable[[PlannerResult], None] | None = None,
 ) -> list[PlannerResult]:
     """Returns what each planner makes of a problem at the same budget, best first.
@@ -229,11 +268,12 @@ def compare_problem(
         budget: Plans that each may simulate.
         seed: Every planner starts from the same seed.
         threads: Threads that score plans; they change no result.
+        noise: Noise of op times, for the objective p95.
         on_result: Called after each planner.
     """
     results: list[PlannerResult] = []
     for name in planners:
-        result = plan_problem(problem, costs, name, budget, seed, threads)
+        result = plan_problem(problem, costs, name, budget, seed, threads, noise)
         results.append(result)
         if on_result is not None:
             on_result(result)

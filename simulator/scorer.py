@@ -69,8 +69,8 @@ class CompiledScorer:
             )
         if problem.objective is Objective.p95:
             raise ConfigError(
-                "objective p95 is a percentile over replicas, and CompiledScorer scores one run: "
-                "ReplicaScorer scores it, valid here are makespan and period"
+                "objective p95 is a percentile over replicas and needs noise (ReplicaScorer); "
+                "one run has a makespan or a period"
             )
         self.problem = problem
         self.costs = costs
