@@ -4,7 +4,7 @@ import sys
 import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import MISSING, dataclass
-from typing import Any
+from typing import Any, get_origin
 
 from doppler import __version__, commands, hardware_commands
 from doppler.compose import compose_config, flat_keys
@@ -12,6 +12,7 @@ from doppler.config import (
     JOBS,
     CalibrateConfig,
     CompareConfig,
+    ConvertConfig,
     CostsConfig,
     HardwareConfig,
     LearnConfig,
@@ -20,9 +21,12 @@ from doppler.config import (
     ReportConfig,
     RunConfig,
     SimulateConfig,
+    VerifyConfig,
     WhatIfConfig,
 )
+from doppler.convert import convert
 from doppler.core.errors import DopplerError, nearest
+from doppler.verify import verify
 
 USER_ERROR = 2
 INTERRUPTED = 130
@@ -34,14 +38,14 @@ class Command:
 
     Attributes:
         schema: Its settings.
-        run: What it does.
+        run: What it does; returns the exit status, None = 0.
         about: One sentence.
-        positional: Setting that a bare word stands for, or None.
+        positional: Setting that a bare word stands for, or None; a list takes several words.
         examples: Lines for `--help`.
     """
 
     schema: type[Any]
-    run: Callable[[Any, Sequence[str]], None]
+    run: Callable[[Any, Sequence[str]], int | None]
     about: str
     examples: tuple[str, ...]
     positional: str | None = None
@@ -128,6 +132,23 @@ COMMANDS: dict[str, Command] = {
         about="Show what this machine has, and why what is absent is absent.",
         examples=("doppler probe", "doppler probe output=hardware.json"),
     ),
+    "convert": Command(
+        schema=ConvertConfig,
+        run=convert,
+        about="Write a graph file of any kind as our own JSON or as GraphML.",
+        examples=(
+            "doppler convert graph=w.json output=g.graphml",
+            "doppler convert graph=t.stg ns_per_unit=1e6 output=g.json cluster=c.json "
+            "costs_output=costs.json",
+        ),
+    ),
+    "verify": Command(
+        schema=VerifyConfig,
+        run=verify,
+        about="Check the instance suite: plans, values, schedules, bounds (exit status 1 if not).",
+        positional="names",
+        examples=("doppler verify", "doppler verify chain_mm hold", "doppler verify folder=mine"),
+    ),
     "report": Command(
         schema=ReportConfig,
         run=commands.report,
@@ -166,6 +187,11 @@ def _run(words: list[str]) -> int:
         print(_help(name, command))
         return 0
     bare = [word for word in rest if "=" not in word]
+    is_list = command.positional and _is_list(command.schema, command.positional)
+    if is_list and bare:
+        words_of = ",".join(_quoted(word) for word in bare)
+        rest = [f"{command.positional}=[{words_of}]", *(word for word in rest if "=" in word)]
+        bare = []
     if command.positional and len(bare) > 1:
         raise DopplerError(
             f"doppler {name} takes one {command.positional}, and {bare[1]!r} is a second one"
@@ -175,8 +201,11 @@ def _run(words: list[str]) -> int:
         for word in rest
     ]
     config = compose_config(command.schema, overrides)
-    command.run(config, ["doppler", *words])
-    return 0
+    return command.run(config, ["doppler", *words]) or 0
+
+
+def _is_list(schema: type[Any], key: str) -> bool:
+    return get_origin(flat_keys(schema)[key].type) is list
 
 
 def _quoted(word: str) -> str:

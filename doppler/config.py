@@ -349,6 +349,35 @@ class ProbeConfig:
 
 
 @dataclass(slots=True, kw_only=True)
+class ConvertConfig:
+    """doppler convert: write a graph file of any kind as our own JSON or as GraphML."""
+
+    graph: str = setting(
+        "",
+        "graph file: our JSON, WfCommons JSON, .stg, .dot, .graphml, per-machine cost text (.txt)",
+    )
+    output: str = setting("", "file that the graph is written to: .json or .graphml")
+    ns_per_unit: float | None = setting(
+        None, "nanoseconds of one unit of time, for graph files whose format has no unit"
+    )
+    bytes_per_unit: float | None = setting(
+        None, "bytes of one unit of data, for graph files whose format has no unit"
+    )
+    cluster: str | None = setting(None, "cluster file (JSON) that the costs are for")
+    costs_output: str | None = setting(None, "file that the times of the graph file are written to")
+
+
+@dataclass(slots=True, kw_only=True)
+class VerifyConfig:
+    """doppler verify [NAME...]: check the instance suite."""
+
+    names: list[str] = setting([], "instances to check; none = all of the folder")
+    folder: str | None = setting(
+        None, "folder of instance files; null = those that ship with DOPPLER"
+    )
+
+
+@dataclass(slots=True, kw_only=True)
 class ReportConfig:
     """doppler report FOLDER: rebuild the page of a result folder."""
 

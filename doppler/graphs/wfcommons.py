@@ -218,19 +218,23 @@ def _writers(reader: _Reader, tasks: list[LinedObject], sizes: Mapping[str, int]
 
 
 def _check_relatives(reader: _Reader, tasks: list[LinedObject]) -> None:
-    rows = {task["id"]: task for task in tasks}
+    relatives = {
+        (task["id"], key): frozenset(reader.names(task, key))
+        for task in tasks
+        for key in ("parents", "children")
+    }
+    known = {task["id"]: task for task in tasks}
     for task in tasks:
         for key in ("parents", "children"):
-            for other in reader.names(task, key):
-                if other not in rows:
-                    raise FormatError(
-                        f"{reader.at(task)}: {key} of task {task['id']!r} names {other!r}; "
-                        f"{nearest(other, rows) if len(rows) < 20 else 'there is no such task'}"
-                    )
+            for other in sorted(relatives[task["id"], key] - known.keys()):
+                raise FormatError(
+                    f"{reader.at(task)}: {key} of task {task['id']!r} names {other!r}; "
+                    f"{nearest(other, known) if len(known) < 20 else 'there is no such task'}"
+                )
     for task in tasks:
         for key, back in (("parents", "children"), ("children", "parents")):
-            for other in reader.names(task, key):
-                if task["id"] not in reader.names(rows[other], back):
+            for other in sorted(relatives[task["id"], key]):
+                if task["id"] not in relatives[other, back]:
                     raise FormatError(
                         f"{reader.at(task)}: parents and children agree, and task {task['id']!r} "
                         f"has {other!r} among its {key}, which lacks it among its {back}"

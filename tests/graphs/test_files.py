@@ -6,7 +6,8 @@ import pytest
 
 from doppler.cli import main
 from doppler.core.errors import FormatError
-from doppler.core.serialize import save
+from doppler.core.problem import Problem
+from doppler.core.serialize import load_costs, save
 from doppler.graphs.files import read_graph_file
 from doppler.graphs.graphml import write_graphml
 from doppler.graphs.matmul_chain import matmul_chain
@@ -101,3 +102,28 @@ def test_unknown_kinds_and_workflows_without_times(folder, capsys):
     (folder / "n.json").write_text(json.dumps(document))
     assert main(["plan", "graph=n.json", "cluster=c.json", "planner=heft"]) == 2
     assert "holds no times, so costs are needed" in capsys.readouterr().err
+
+
+def test_convert_writes_graph_and_costs(folder, capsys):
+    words = ["graph=j.dot", *UNITS]
+    assert main(["convert", *words, "output=g.json", "cluster=c.json", "costs_output=t.json"]) == 0
+    assert "3 ops, 2 edges: g.json" in capsys.readouterr().out
+    imported = read_graph_file("j.dot", 1, 1)
+    assert read_graph_file("g.json").graph.digest == imported.graph.digest
+    problem = Problem(graph=imported.graph, cluster=equal_devices(2))
+    assert load_costs("t.json", problem) == imported.costs(problem)
+    assert main(["convert", "graph=g.json", "output=g.graphml"]) == 0
+    assert read_graph_file("g.graphml").graph.digest == imported.graph.digest
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["output=g.json"], "convert needs graph=FILE"),
+        (["graph=j.stg", "output=g.dot"], "output is 'g.dot'"),
+        (["graph=j.stg", "output=g.json", "cluster=c.json"], "set both costs_output and cluster"),
+    ],
+)
+def test_convert_refuses(words, message, folder, capsys):
+    assert main(["convert", *words]) == 2
+    assert message in capsys.readouterr().err
