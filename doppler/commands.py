@@ -61,6 +61,9 @@ from doppler.running import run_plan
 from doppler.training.checkpoint import save_checkpoint
 from executor.options import ExecutorOptions
 from executor.probe import probe as probe_machine
+from simulator.noise import LognormalNoise
+from simulator.replicas import ReplicaScorer, Spread, median_objective
+from simulator.robustness import robustness
 
 
 def learn(config: LearnConfig, command: Sequence[str]) -> None:
@@ -110,7 +113,8 @@ def plan(config: PlanConfig, command: Sequence[str]) -> None:
     check_planners([config.planner])
     output = check_output(config.output)
     problem, costs, _ = read_problem(config)
-    result = plan_problem(problem, costs, config.planner, config.budget, config.seed)
+    noise = LognormalNoise(sigma=config.noise)
+    result = plan_problem(problem, costs, config.planner, config.budget, config.seed, noise=noise)
     view = View()
     view.show(_result_table(problem, [result]))
     if output is not None:
@@ -131,6 +135,7 @@ def compare(config: CompareConfig, command: Sequence[str]) -> None:
             config.planners,
             config.budget,
             config.seed,
+            noise=LognormalNoise(sigma=config.noise),
             on_result=lambda r: advance(1, f"{r.planner} {r.value_ns / 1e6:.3f} ms"),
         )
     view.show(_result_table(problem, results))
@@ -149,11 +154,30 @@ def simulate(config: SimulateConfig, command: Sequence[str]) -> None:
     view.line(f"makespan of {config.iterations} iteration(s): {trace.makespan_ns / 1e6:.3f} ms")
     if problem.objective is Objective.period:
         view.line(f"period: {score_plan(problem, costs, stored) / 1e6:.3f} ms")
+    if problem.objective is Objective.p95:
+        noise = LognormalNoise(sigma=config.noise)
+        scorer = ReplicaScorer(problem, costs, noise, seed=config.seed)
+        view.line(f"with noise {config.noise:g}: {_spread_text(scorer.spread(stored))}")
+    if config.robustness:
+        median = dataclasses.replace(problem, objective=median_objective(problem))
+        found = robustness(median, costs, stored, error=config.robustness, seed=config.seed)
+        view.line(
+            f"with {config.robustness:.0%} error in the cost table: {_spread_text(found.spread)}, "
+            f"{found.worst_over_value:.2f} x at worst"
+        )
     for device, peak in zip(problem.cluster.devices, trace.peak_bytes, strict=True):
         view.line(f"peak memory of {device.name}: {peak / 2**20:.1f} MiB")
     if output is not None:
         write_chrome_trace(output, problem.graph, problem.cluster, trace)
         view.line(f"trace: {config.output}")
+
+
+def _spread_text(spread: Spread) -> str:
+    """Mean, standard deviation and 95th percentile in words."""
+    return (
+        f"mean {spread.mean_ns / 1e6:.3f} ms, standard deviation {spread.std_ns / 1e6:.3f} ms, "
+        f"95th percentile {spread.p95_ns / 1e6:.3f} ms ({spread.replicas} runs)"
+    )
 
 
 def calibrate(config: CalibrateConfig, command: Sequence[str]) -> None:

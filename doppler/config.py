@@ -231,15 +231,16 @@ class GraphConfig:
         False, "ops that the cost table does not know take the roofline's times"
     )
     objective: Objective | None = setting(
-        None, "makespan or period; null = period where the graph is loop-carried"
+        None, "makespan, period or p95 (needs noise); null = period where the graph is loop-carried"
+    )
+    noise: float = setting(
+        0.0, "for objective=p95: spread of op times, lognormal; 0.1 = about 10 per cent"
     )
 
     def __post_init__(self) -> None:
-        if self.objective is Objective.p95:
-            raise ConfigError(
-                "objective is makespan or period here: p95 needs perturbed costs, which no file "
-                "gives"
-            )
+        _at_least(self, 0.0, "noise")
+        if self.objective is Objective.p95 and self.noise == 0.0:
+            raise ConfigError("objective=p95 needs the spread of op times: set noise=0.1")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -279,11 +280,16 @@ class SimulateConfig(GraphConfig):
 
     plan: str = setting("", "plan file (JSON)")
     iterations: int = setting(1, "iterations to run")
+    robustness: float = setting(
+        0.0, "largest relative error of the cost table's entries to try (0.2 = 20 %); 0 = none"
+    )
     output: str | None = setting(None, "file that the trace is written to")
+    seed: int = setting(0, "seed of noise and of errors in the cost table")
 
     def __post_init__(self) -> None:
         GraphConfig.__post_init__(self)
         _at_least(self, 1, "iterations")
+        _at_least(self, 0.0, "robustness")
 
 
 @dataclass(slots=True, kw_only=True)

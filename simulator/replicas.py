@@ -43,6 +43,13 @@ class Spread:
     replicas: int
 
 
+def median_objective(problem: Problem) -> Objective:
+    """Returns what p95 is the tail of: the period of a loop-carried graph, else the makespan."""
+    if problem.objective is not Objective.p95:
+        return problem.objective
+    return Objective.period if problem.graph.is_cyclic else Objective.makespan
+
+
 def percentile_ns(values_R: npt.ArrayLike) -> int:
     """Returns the smallest of the values that at least 95 % of them do not exceed."""
     ordered = np.sort(np.asarray(values_R, np.int64))
@@ -67,8 +74,8 @@ class ReplicaScorer:
 
     Every plan meets the same factors (common random numbers), so a difference between two plans is
     one of the plans; the same seed gives the same values in every process and thread count. The
-    value of a replica is the makespan of one iteration, or, where the graph is loop-carried, the
-    period of the second half of `iterations`.
+    value of a replica is that of the problem's objective: the makespan of one iteration or the
+    period of the second half of `iterations`; for p95 the latter where the graph is loop-carried.
 
     Attributes:
         problem, costs: What is scored.
@@ -93,7 +100,7 @@ class ReplicaScorer:
             raise ConfigError(
                 f"iterations is at least {MIN_PERIOD_ITERATIONS}, and it is {iterations}"
             )
-        objective = Objective.period if problem.graph.is_cyclic else Objective.makespan
+        objective = median_objective(problem)
         self.problem = problem
         self.costs = costs
         self.num_calls = 0

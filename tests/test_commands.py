@@ -48,6 +48,21 @@ def test_a_plan_is_made_and_simulated_under_a_measured_cost_table(files, capsys)
     assert (files / "t.json").exists()
 
 
+def test_a_plan_for_the_slow_tail_and_its_robustness(files, capsys):
+    """Two ops of 10 ns on two cores: 10 ns; both tables' entries are at most 20 % wrong."""
+    tail = [*GRAPH, "objective=p95", "noise=0.1"]
+    assert main(["plan", *tail, "planner=annealing", "budget=20", "output=p.json"]) == 0
+    assert "p95 (ms)" in capsys.readouterr().out
+    words = [*tail, "plan=p.json", "robustness=0.2"]
+    assert main(["simulate", *words]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "with noise 0.1: mean 0.000 ms, standard deviation 0.000 ms, 95th percentile" in out
+    assert "with 20% error in the cost table: mean 0.000 ms" in out
+    assert "1.20 x at worst" in out
+    assert main(["simulate", *words[:-1], "robustness=1.5"]) == 2
+    assert "spread lies in [0, 1), and it is 1.5" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -60,7 +75,7 @@ def test_a_plan_is_made_and_simulated_under_a_measured_cost_table(files, capsys)
         (["compare", *GRAPH, "planners=[]"], "planners names at least one of"),
         (["learn", "planners=[]"], "planners names at least one of"),
         (["learn", "planners=[hefft]"], "did you mean 'heft'"),
-        (["plan", *GRAPH, "objective=p95"], "objective is makespan or period here"),
+        (["plan", *GRAPH, "objective=p95"], "needs the spread of op times: set noise=0.1"),
         (["plan", *GRAPH, "objective=perod"], "did you mean 'period'"),
         (["plan", *GRAPH, "costs=g.json"], "type is 'costs' here"),
         (["report", "a", "b"], "takes one folder, and 'b' is a second one"),
@@ -93,7 +108,7 @@ def test_an_objective_can_be_left_open_or_set_to_null(files, capsys):
 def test_commands_on_graphs_accept_only_what_they_read():
     scales = {"ns_per_unit", "bytes_per_unit"}
     machine = {"cluster", "layout"}
-    common = {"graph", "costs", "fallback", "objective", "output", *scales, *machine}
+    common = {"graph", "costs", "fallback", "objective", "noise", "output", *scales, *machine}
     assert set(flat_keys(PlanConfig)) == common | {"planner", "budget", "seed"}
     assert set(flat_keys(CompareConfig)) == common | {"planners", "budget", "seed"}
-    assert set(flat_keys(SimulateConfig)) == common | {"plan", "iterations"}
+    assert set(flat_keys(SimulateConfig)) == common | {"plan", "iterations", "robustness", "seed"}
