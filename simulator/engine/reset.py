@@ -80,9 +80,11 @@ def reset(tab: Tables, ws: Workspace, iterations: int) -> None:
         ws.bus_record[bus], ws.is_touched[bus] = -1, 0
     for stream in range(ws.stream_op.size):
         ws.stream_op[stream] = FREE
-    for op in range(tab.num_ops):
-        ws.done[op], ws.requirements[op] = 0, tab.requirements[op]
-        for slot in range(min(tab.slots, iterations)):
+    if iterations > 1:
+        for op in range(tab.num_ops):
+            ws.done[op], ws.requirements[op] = 0, tab.requirements[op]
+    for slot in range(min(tab.slots, iterations)):
+        for op in range(tab.num_ops):
             ws.missing[slot, op] = tab.initial[slot, op]
     if ws.scalars[HOLDS]:
         reset_holds(tab, ws)

@@ -10,6 +10,7 @@ from simulator.engine.jit import (
     CREDITS,
     DIRTY,
     DONE,
+    FINDS_PERIOD,
     FIRST_START,
     FREE,
     HOLDS,
@@ -56,7 +57,8 @@ def op_ended(tab: Tables, ws: Workspace, log: Log, stream: int) -> bool:
     if ws.running[device] == 0:
         ws.busy[tab.parent[device]] -= 1
     mark_dirty(ws, device)
-    ws.done[op] = iteration + 1
+    if ws.scalars[FINDS_PERIOD]:
+        ws.done[op] = iteration + 1
     ws.scalars[REMAINING] -= 1
     ws.scalars[LAST_END] = ws.scalars[NOW]
     if iteration + 1 == ws.scalars[ITERATIONS]:
@@ -180,7 +182,7 @@ def fix_durations(tab: Tables, ws: Workspace, log: Log, bound: int) -> int:
         duration = tab.op_ns[op, device]
         if ws.scalars[NOISE]:
             duration = ws.durations[iteration, op]
-        if tab.slowdown[op] > 0:
+        if tab.has_slowdown and tab.slowdown[op] > 0:
             busy = ws.busy[tab.parent[device]] - 1
             duration = duration * (1000 + busy * tab.slowdown[op]) // 1000
         start = ws.scalars[NOW] + tab.dispatch_ns[device]
@@ -191,9 +193,10 @@ def fix_durations(tab: Tables, ws: Workspace, log: Log, bound: int) -> int:
             log.op_start[iteration, op] = start
             log.op_end[iteration, op] = end
             log.op_stream[iteration, op] = stream - tab.stream_start[device]
-        least: int = end + tab.tail_ns[op] - ws.scalars[FIRST_START]
-        if least > bound:
-            return least
+        if bound != IDLE:
+            least: int = end + tab.tail_ns[op] - ws.scalars[FIRST_START]
+            if least > bound:
+                return least
     ws.scalars[STARTED] = 0
     return -1
 

@@ -16,6 +16,7 @@ from doppler.core.graph import DataflowGraph, Edge, EdgeMode, InputResidency
 from doppler.core.problem import Problem
 
 Int64 = NDArray[np.int64]
+Int32 = NDArray[np.int32]
 Bytes = NDArray[np.uint8]
 
 NO_LINK, ZERO_COPY, BUS_COPY, STREAM_COPY = -1, 0, 1, 2
@@ -36,19 +37,20 @@ class Tables(NamedTuple):
     max_buses: int  # most buses of one link, at least 1
     num_pairs: int  # (tensor, destination) pairs that can exist at most
     has_latest: int
+    has_slowdown: int
     runs: Bytes  # [V]
     allowed: Bytes  # [V, D]
     leader: Int64  # [V] first op of the group, or the op itself
-    requirements: Int64  # [V]
-    initial: Int64  # [slots, V] requirements of the first iterations
+    requirements: Int32  # [V]
+    initial: Int32  # [slots, V] requirements of the first iterations
     tensor_start: Int64  # [V + 1]
     tensor_op: Int64  # [T]
     tensor_bytes: Int64  # [T]
     tensor_ptr: Int64  # [T + 1]
     tensor_latest: Bytes  # [T]
     tensor_distance: Int64  # [T] largest distance, = initial versions at most
-    out_dst: Int64  # [E]
-    out_distance: Int64  # [E]
+    out_dst: Int32  # [E]
+    out_distance: Int32  # [E]
     out_latest: Bytes  # [E]
     in_ptr: Int64  # [V + 1]
     in_tensor: Int64  # [E]
@@ -125,6 +127,7 @@ def build_tables(problem: Problem, costs: Costs) -> Tables:
         slots=slots,
         num_pairs=sum(min(count, cluster.num_devices - 1) for count in fan_out),
         has_latest=int(latest.any()),
+        has_slowdown=int(any(costs.slowdown_permille)),
         runs=np.array(runs, np.uint8),
         allowed=allowed,
         leader=leaders,
@@ -136,8 +139,8 @@ def build_tables(problem: Problem, costs: Costs) -> Tables:
         tensor_ptr=_offsets([tensor(edge) for edge in outs], num_tensors),
         tensor_latest=latest,
         tensor_distance=distance,
-        out_dst=np.array([edge.dst for edge in outs], np.int64),
-        out_distance=np.array([edge.distance for edge in outs], np.int64),
+        out_dst=np.array([edge.dst for edge in outs], np.int32),
+        out_distance=np.array([edge.distance for edge in outs], np.int32),
         out_latest=np.array([edge.mode is EdgeMode.latest for edge in outs], np.uint8),
         in_ptr=_offsets([edge.dst for edge in ins], graph.num_ops),
         in_tensor=np.array([tensor(edge) for edge in ins], np.int64),
@@ -184,14 +187,14 @@ def _offsets(keys: Sequence[int], count: int) -> Int64:
 
 def _requirements(
     graph: DataflowGraph, edges: Sequence[Edge], credits: dict[tuple[int, int], int], slots: int
-) -> tuple[Int64, Int64]:
+) -> tuple[Int32, Int32]:
     """Requirements of every op, holds left out, and how many of them the first iterations have."""
     first: list[list[int]] = [[1] for _ in graph.ops]  # its own previous iteration
     for edge in edges:
         first[edge.dst].append(edge.distance)
     for (src, _), distance in credits.items():
         first[src].append(graph.window - distance)
-    requirements = np.array([len(row) for row in first], np.int64)
+    requirements = np.array([len(row) for row in first], np.int32)
     initial = np.repeat(requirements[:, None], slots, axis=1)
     for op, row in enumerate(first):
         for iteration in range(graph.window):

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from simulator.engine.tables import Bytes, Int64, Tables
+from simulator.engine.tables import Bytes, Int32, Int64, Tables
 
 NUM_SCALARS = 29
 
@@ -19,17 +19,17 @@ class Workspace(NamedTuple):
     scalars: Int64
     place: Int64  # [V] device of each op
     holds: Int64  # [H, 3] before, after, 1 if the pair needs a credit of its own
-    rank: Int64  # [V] position by (priority descending, op id)
-    order: Int64  # [V] ops in that order
-    scratch: Int64  # [V]
+    rank: Int32  # [V] position by (priority descending, op id)
+    order: Int32  # [V] ops in that order
+    scratch: Int32  # [V]
     priority: Int64  # [V] priorities that `rank` belongs to
     histogram: Int64  # [257]
     durations: Int64  # [N, V] where they are given from outside
-    position: Int64  # [V] bit of the op in the ready sets of its device
-    op_at: Int64  # op of each bit
+    position: Int32  # [V] bit of the op in the ready sets of its device
+    op_at: Int32  # op of each bit
     word_start: Int64  # [D + 1] first word of each device's ready set
-    requirements: Int64  # [V] of iterations past the first window, holds included
-    missing: Int64  # [slots, V] requirements that are not yet met
+    requirements: Int32  # [V] of iterations past the first window, holds included
+    missing: Int32  # [slots, V] requirements that are not yet met
     done: Int64  # [V] iterations done
     ready_words: np.ndarray  # uint64 [N, words]
     ready_count: Int64  # [N, D]
@@ -146,17 +146,17 @@ def make_workspace(
         scalars=i64(NUM_SCALARS),
         place=i64(ops),
         holds=i64(num_holds, 3),
-        rank=i64(ops),
-        order=i64(ops),
-        scratch=i64(ops),
+        rank=np.zeros(ops, np.int32),
+        order=np.zeros(ops, np.int32),
+        scratch=np.zeros(ops, np.int32),
         priority=i64(ops),
         histogram=i64(257),
         durations=i64(iterations if noise else 0, ops),
-        position=i64(ops),
-        op_at=i64(words * 64),
+        position=np.zeros(ops, np.int32),
+        op_at=np.zeros(words * 64, np.int32),
         word_start=i64(devices + 1),
-        requirements=i64(ops),
-        missing=i64(tables.slots, ops),
+        requirements=np.zeros(ops, np.int32),
+        missing=np.zeros((tables.slots, ops), np.int32),
         done=i64(ops),
         ready_words=np.zeros((iterations, words), np.uint64),
         ready_count=i64(iterations, devices),

@@ -3,10 +3,13 @@
 Seen to fail when a rule of the kernel is broken on purpose: bus queues ordered without the rank, or
 served without being first everywhere; interference that counts the device itself; copies on a
 stream started after ops; the newest version taken from the last arrival; no credit for producers
-on other devices. The first and the fifth are so rare in random cases that they have tests of their
-own.
+on other devices; credits one iteration late; local tokens without their distance; holds without
+their credit; no dispatch cost; the highest free stream; one completion per round; the bytes of a
+resident input counted once per reader; ready sets that end at the first word. The first, the fifth
+and the last are so rare in random cases that they have tests of their own.
 """
 
+import random
 from dataclasses import replace
 
 import pytest
@@ -100,3 +103,27 @@ def test_the_newest_of_two_versions_that_arrive_together_is_read() -> None:
     check_trace(problem, plan, trace)
     assert [(s.start_ns, s.arrival_ns) for s in trace.transfers[:2]] == [(0, 2), (0, 2)]
     assert [s.versions for s in trace.op_spans if s.op == 1] == [(-1,), (-1,), (1,), (1,)]
+
+
+@pytest.mark.parametrize("num_devices", [1, 3])
+def test_ready_sets_of_many_words_keep_the_order(num_devices: int) -> None:
+    """300 ops with random priorities and few edges: dozens are ready at once, in several words."""
+    rng = random.Random(num_devices)
+    names = tuple(f"d{index}" for index in range(num_devices))
+    edges = tuple(Edge(src, 0, src + rng.randint(1, 40)) for src in range(0, 250, 3))
+    problem = Problem(
+        graph=DataflowGraph(
+            name="wide",
+            ops=tuple(Op(kind="w", name=f"op{i}", outputs=(1,)) for i in range(300)),
+            edges=edges,
+        ),
+        cluster=Cluster(
+            name="wide",
+            devices=tuple(Device(name=n, kind="cpu", parent=n) for n in names),
+            links=tuple(Link(src=a, dst=b, latency_ns=1) for a in names for b in names if a != b),
+        ),
+    )
+    times = tuple((rng.randint(1, 9),) * num_devices for _ in range(300))
+    placement = tuple(rng.randrange(num_devices) for _ in range(300))
+    plan = make_plan(problem, placement, tuple(rng.sample(range(300), 300)), "random")
+    traced_by_both(problem, make_costs(problem, times), plan, 2)
