@@ -123,9 +123,7 @@ def _actors() -> Definition:
     )
     times = {"rollout": (900_000, 900_000, 600_000), "update": (500_000, 700_000, 400_000)}
     costs = make_costs(problem, tuple(times[op.kind] for op in problem.graph.ops))
-    about = (
-        "Actors and a learner, weights two iterations old, on unequal GPUs with little memory."
-    )
+    about = "Actors and a learner, weights two iterations old, on unequal GPUs with little memory."
     return Definition(about=about, problem=problem, costs=costs)
 
 

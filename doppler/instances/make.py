@@ -22,9 +22,7 @@ from doppler.instances.suite import (
 from doppler.planners.bounds import ALL_BOUNDS, QUICK_BOUNDS, lower_bounds
 from doppler.planners.registry import BUILT_IN
 
-PLANNERS = (
-    "single_device", "heft", "peft", "perturbed_heft", "portfolio", "annealing", "learned", "exact",
-)  # fmt: skip
+PLANNERS = ("single_device", "heft", "peft", "portfolio", "annealing", "exact")
 MAX_CP_SAT_OPS = 130
 
 

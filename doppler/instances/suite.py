@@ -22,7 +22,7 @@ from doppler.core.problem import Objective, Problem
 from doppler.core.serialize import from_json, read_json, to_json, write_atomic
 
 SCHEMA_VERSION = 1
-PUBLISHED_OPTIMUM = "published_optimum"
+PUBLISHED_OPTIMUM = "published"
 TYPES = {
     "name": str,
     "about": str,
@@ -51,7 +51,8 @@ class SuiteInstance:
         plan: The best known plan.
         value_ns: Its objective.
         bound_ns: A proven lower bound of the objective, over all plans.
-        bound: Which one: a name of `doppler.planners.bounds.Bound`, or `published_optimum`.
+        bound: Which one: a name of `doppler.planners.bounds.Bound`, or `published`, a proven
+            optimum from the literature.
     """
 
     name: str
