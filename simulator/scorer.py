@@ -133,9 +133,16 @@ class CompiledScorer:
             holds: Holds of the plan.
 
         Raises:
-            PlanError: If a shape is wrong, a duration negative, or the placement is not legal.
+            PlanError: If a shape is wrong, a duration negative, or the plan is not legal.
             ConfigError: If the runs do not fit in 63 bits.
         """
+        if holds:
+            check_plan(
+                self.problem,
+                self._plan(
+                    _integers(placement, "placement"), _integers(priority, "priority"), holds
+                ),
+            )
         durations = int64_array(duration_ns, "duration_ns")
         num_ops = self.problem.graph.num_ops
         if durations.ndim != 3 or durations.shape[2] != num_ops or durations.shape[1] < 1:
@@ -291,9 +298,12 @@ class CompiledScorer:
         self, run: Callable[[int, int, Lane], None], count: int, key: tuple[int, int, bool, bool]
     ) -> None:
         """Runs chunks of rows, each with a lane that nobody else has meanwhile."""
-        lanes = self._lanes.setdefault(key, [])
+        iterations, num_holds, noise, recurrence = key
+        # Room for the next power of two, so that searches that add holds share their lanes.
+        room = 1 << (num_holds - 1).bit_length() if num_holds else 0
+        lanes = self._lanes.setdefault((iterations, room, noise, recurrence), [])
         while len(lanes) < self._threads:
-            lanes.append(self._new_lane(*key))
+            lanes.append(self._new_lane(iterations, room, noise, recurrence))
         if self._pool is None or count < 2:
             run(0, count, lanes[0])
             return
@@ -324,6 +334,15 @@ class CompiledScorer:
             noise=noise,
         )
 
+    def _plan(self, placement_V: Int64, priority_V: Int64, holds: Holds) -> Plan:
+        return Plan(
+            graph_digest=self.problem.graph.digest,
+            cluster_digest=self.problem.cluster.digest,
+            placement=tuple(placement_V.tolist()),
+            priority=tuple(priority_V.tolist()),
+            holds=tuple(holds),
+        )
+
     def _checked(
         self,
         out_B: Int64,
@@ -334,13 +353,8 @@ class CompiledScorer:
         self.num_calls += len(out_B)
         if out_B.size and out_B.min() < 0:
             row = min(int(out_B.argmin()), len(placements_BV) - 1)
-            plan = Plan(
-                graph_digest=self.problem.graph.digest,
-                cluster_digest=self.problem.cluster.digest,
-                placement=tuple(map(int, placements_BV[row])),
-                priority=tuple(map(int, priorities_BV[row])),
-                holds=tuple(holds_B[row]) if holds_B else (),
-            )
+            held = holds_B[row] if holds_B else ()
+            plan = self._plan(placements_BV[row], priorities_BV[row], held)
             # The specification knows what waits for what, and raises.
             SimPyRuntime(self.costs).run(self.problem, plan, self._iterations)
             raise DeadlockError(f"plan {row} of the batch ended with work left: {plan}")

@@ -112,6 +112,10 @@ def test_what_is_no_integer_is_refused_by_the_scorer() -> None:
         scoring.score([[0.0, 0.9]], [[0, 0]])
     with pytest.raises(PlanError, match="priorities are integers"):
         scoring.score([[0, 1]], [[0.5, 0.0]])
+    with pytest.raises(PlanError, match="a hold orders two placed ops"):
+        scoring.score_replicas((0, 1), (0, 0), [[[1, 1]]], ((0, 9),))
+    with pytest.raises(PlanError, match="a hold orders two ops of one device"):
+        scoring.score_replicas((0, 1), (0, 0), [[[1, 1]]], ((0, 1),))
     with pytest.raises(PlanError, match="duration_ns has -1"):
         scoring.score_replicas((0, 1), (0, 0), [[[1, -1]]])
     with pytest.raises(ConfigError, match="priorities fit in 63 bits"):
