@@ -81,7 +81,7 @@ class RooflineModel:
                     )
         rows = tuple(
             tuple(
-                0 if op.is_input else self.op_time(op, device).time_ns
+                0 if op.is_input else device.launch_ns + max(self._bounds_ns(op, device))
                 for device in problem.cluster.devices
             )
             for op in problem.graph.ops
@@ -97,11 +97,7 @@ class RooflineModel:
         for rate, work in (("flop_per_s", op.flop), ("memory_bytes_per_s", op.bytes_moved)):
             if work and not getattr(device, rate):
                 raise UnknownTimeError(f"device {device.name!r} names no {rate}")
-        half = self.saturation.get(device.parent)
-        half_flop = 0 if half is None else round(half.half_flop * device.share)
-        half_bytes = 0 if half is None else round(half.half_bytes * device.share)
-        compute = _quotient_ns(op.flop, half_flop, device.flop_per_s)
-        memory = _quotient_ns(op.bytes_moved, half_bytes, device.memory_bytes_per_s)
+        compute, memory = self._bounds_ns(op, device)
         bound = "arithmetic" if compute >= memory else "memory"
         if device.launch_ns > max(compute, memory):
             bound = "the launch"
@@ -109,6 +105,16 @@ class RooflineModel:
             time_ns=device.launch_ns + max(compute, memory),
             slowdown_permille=0,
             detail=f"bound by {bound}",
+        )
+
+    def _bounds_ns(self, op: Op, device: Device) -> tuple[int, int]:
+        """Time that the arithmetic takes, and time that the memory takes."""
+        half = self.saturation.get(device.parent)
+        half_flop = 0 if half is None else round(half.half_flop * device.share)
+        half_bytes = 0 if half is None else round(half.half_bytes * device.share)
+        return (
+            _quotient_ns(op.flop, half_flop, device.flop_per_s),
+            _quotient_ns(op.bytes_moved, half_bytes, device.memory_bytes_per_s),
         )
 
     def dispatch_of(self, device: Device) -> int | None:

@@ -63,7 +63,7 @@ def catalogue_page(catalogue: Catalogue) -> str:
         ),
         "## MIG profiles",
         "Multiprocessors, eighths of the memory, instances at most; an instance begins at one of "
-        "the memory slices named.",
+        "the memory slices named (the driver's placement listing, not seen a second time).",
         _table(
             ("GPU", "profile", "SMs", "memory", "at most", "starts", "copies"),
             (
