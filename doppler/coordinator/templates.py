@@ -43,7 +43,7 @@ def dp_only_devices(mask: Mask) -> Ints:
     problem = mask.problem
     devices_U = np.zeros(mask.num_units, dtype=np.int64)
     for unit, members in enumerate(mask.members):
-        shards = {_shard(problem.graph.ops[op]) for op in members}
+        shards = {shard_of(problem.graph.ops[op]) for op in members}
         if len(shards) > 1:
             names = ", ".join(repr(problem.graph.ops[op].name) for op in members[:4])
             raise PlanError(
@@ -60,7 +60,12 @@ def dp_only_devices(mask: Mask) -> Ints:
     return devices_U
 
 
-def _shard(op: Op) -> int:
+def shard_of(op: Op) -> int:
+    """Returns the shard of its role that an op belongs to.
+
+    Raises:
+        PlanError: If the op is of no kind of a deep-RL job, or its name has no coordinates.
+    """
     if op.kind not in SHARD_COORDINATE:
         raise PlanError(
             f"template 'dp_only' maps deep-RL jobs (kinds {', '.join(SHARD_COORDINATE)}), and op "

@@ -143,6 +143,19 @@ def test_training_batches_cross_batches_and_count_staleness():
         RingLayout(ring.batch, 0)
 
 
+def test_a_batch_has_the_version_of_its_oldest_record():
+    ring = ring_of(batch=4)
+    memory = mmap.mmap(-1, ring.size_bytes)
+    packer = packer_for(ring, memory)
+    packer.append(records(0, 2), version=5)
+    packer.append(records(2, 3), version=6)
+    packer.flush()
+    reader = BatchReader(ring, memory, 0)
+    assert reader.peek().version == 5
+    reader.release()
+    assert reader.peek().version == 6
+
+
 def test_killed_producers_lose_double_and_tear_nothing():
     result = Churn(producers=2, consumers=2, records=60_000, kill_every_s=0.01).run()
     assert result.restarts > 0
