@@ -33,5 +33,5 @@ def test_python_blocks_run(index, tmp_path):
 
 
 def test_every_command_is_told_and_every_told_command_exists():
-    told = set(re.findall(r"`doppler ([a-z]+)", TEXT)) - {"COMMAND"}
+    told = set(re.findall(r"`doppler ([a-z-]+)", TEXT)) - {"COMMAND"}
     assert told == set(COMMANDS)

@@ -78,7 +78,7 @@ def imported_hardware(
         cpu_processor(
             catalogue.cpus[node.cpu],
             f"cpu{socket}",
-            topology.cores[cpu_of.index(socket)] or (0,),
+            topology.cores[cpu_of.index(socket)],
             dtype,
         )
         for socket in sockets
@@ -126,22 +126,23 @@ def gpu_processor(entry: GpuEntry, name: str, dtype: str) -> Processor:
 
 
 def cpu_processor(entry: CpuEntry, name: str, cores: Sequence[int], dtype: str) -> Processor:
-    """Returns a CPU made of cores of a model.
+    """Returns a CPU made of cores of a model; without core ids (none printed) it counts as one.
 
     Cores have no tensor units: types that the entry does not list run at its fp32 rate.
     """
     known = {rate.dtype for rate in entry.flop_per_s}
+    num_cores = max(1, len(cores))
     rate = _rate(entry.flop_per_s, dtype if dtype in known else DEFAULT_DTYPE, entry.title)
     return Processor(
         name=name,
         kind="cpu",
         model=entry.title,
-        num_units=len(cores),
-        memory_bytes=entry.memory_bytes.value * len(cores),
+        num_units=num_cores,
+        memory_bytes=entry.memory_bytes.value * num_cores,
         core_ids=tuple(cores),
         publish_ns=entry.publish_ns.value,
-        flop_per_s=rate * len(cores),
-        memory_bytes_per_s=entry.memory_bytes_per_s.value * len(cores),
+        flop_per_s=rate * num_cores,
+        memory_bytes_per_s=entry.memory_bytes_per_s.value * num_cores,
         launch_ns=entry.launch_ns.value,
     )
 

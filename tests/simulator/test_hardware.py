@@ -10,7 +10,8 @@ from doppler.core.serialize import from_json, to_json
 from simulator.hardware.catalogue import load_catalogue
 from simulator.hardware.changes import change_catalogue
 from simulator.hardware.entries import Figure, Rate
-from simulator.hardware.machines import named_cluster, named_hardware
+from simulator.hardware.machines import imported_hardware, named_cluster, named_hardware
+from simulator.hardware.topology import parse_topology
 
 CATALOGUE = load_catalogue()
 MACHINES = CATALOGUE.machine_names
@@ -231,6 +232,18 @@ def test_cpus_can_be_placed_beside_gpus():
     to_cpu = cluster.link_table[ids["gpu0"], ids["cores"]]
     assert to_cpu.buses == ("gpu0.pcie.out", "switch0.up", "cpu0>cpu1")
     assert cluster.link_table[ids["cores"], ids["gpu0"]].buses == ()  # copies on its stream
+
+
+def test_a_topology_without_affinity_has_one_cpu_of_unknown_cores():
+    topology = parse_topology("GPU0\tGPU1\nGPU0\tX\tSYS\nGPU1\tSYS\tX\n")
+    hardware = imported_hardware(CATALOGUE, "plain", topology, CATALOGUE.nodes["rtx4090_pcie_4"])
+    assert [(p.name, p.core_ids) for p in hardware.processors if p.kind == "cpu"] == [("cpu0", ())]
+    assert hardware.link_table["gpu0", "gpu1"].buses == (
+        "gpu0.pcie.out",
+        "switch0.up",
+        "switch1.down",
+        "gpu1.pcie.in",
+    )
 
 
 @pytest.mark.parametrize(
