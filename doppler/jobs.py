@@ -7,7 +7,7 @@ from pathlib import Path
 from doppler.config import JobConfig
 from doppler.core.errors import ConfigError, nearest
 from doppler.core.graph import DataflowGraph
-from doppler.graphs.drl_job import DRLJobShape, OpSize, build_drl_job
+from doppler.graphs.drl_job import DRLJobShape, JobMode, OpSize, build_drl_job
 from doppler.graphs.tensor_program import TensorProgram
 from executor.drl.config import PPOJobConfig
 from executor.drl.custom import custom_job_config, load_settings
@@ -76,6 +76,8 @@ def build_job(settings: JobConfig, seed: int) -> RealJob:
         num_segments=config.num_segments,
         epochs=config.epochs,
         minibatches=config.minibatches,
+        mode=JobMode(config.mode),
+        staleness=config.staleness,
     )
     name = settings.name or settings.env
     return RealJob(name=name, config=config, graph=build_drl_job(name, shape, size_of))
@@ -156,7 +158,7 @@ def _shared_values(settings: JobConfig) -> dict[str, object]:
     values = {item.name: getattr(settings, item.name) for item in fields(settings)}
     for name in ("name", "env", "path"):
         del values[name]
-    return {**values, "env_python": settings.env_python or ""}
+    return {**values, "env_python": settings.env_python or "", "mode": settings.mode.value}
 
 
 def _class_name(settings: JobConfig) -> str:

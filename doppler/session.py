@@ -5,18 +5,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
 
-import numpy as np
-
 from doppler.core.plan import Plan
 from doppler.core.problem import Problem
 from doppler.core.trace import Trace
 from doppler.jobs import RealJob
-from executor.drl.job import iteration_metrics
+from executor.drl.job import PPOJob, iteration_metrics
 from executor.drl.records import BatchStats
 from executor.options import ExecutorOptions
 from executor.runtime import CoreExecutor
-
-COLLECT = "collect"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,8 +49,10 @@ class JobSession:
         self.problem = problem
         self.rewards: list[RewardRecord] = []
         self._job = job
-        self._collect = problem.graph.op_ids[COLLECT]
-        self.executor = CoreExecutor(job.spec, problem, _recording(options, ((self._collect, 0),)))
+        self._kernels = PPOJob(job.config)
+        ids = problem.graph.op_ids
+        self._recorded = tuple((ids[op], output) for op, output in self._kernels.recorded())
+        self.executor = CoreExecutor(job.spec, problem, replace(options, record=self._recorded))
 
     def __enter__(self) -> "JobSession":
         return self
@@ -71,8 +69,10 @@ class JobSession:
         """Runs the job on; the rewards of every iteration are kept."""
         trace = self.executor.run(self.problem, plan, iterations)
         steps = self._job.env_steps_per_iteration
-        for iteration, values in self.executor.take_records()[self._collect, 0]:
-            self.rewards.append(reward_record(iteration, values, steps))
+        records = self.executor.take_records()
+        for rows in zip(*(records[key] for key in self._recorded), strict=True):
+            stats = self._kernels.batch_stats([values for _, values in rows])
+            self.rewards.append(reward_record(rows[0][0], stats, steps))
         return trace
 
     def last_return(self, over: int = 10) -> float | None:
@@ -87,13 +87,9 @@ def mean_return(records: Sequence[RewardRecord]) -> float | None:
     return sum(value * count for value, count in ended) / total if total else None
 
 
-def _recording(options: ExecutorOptions, outputs: Sequence[tuple[int, int]]) -> ExecutorOptions:
-    return replace(options, record=tuple(outputs))
-
-
-def reward_record(iteration: int, values: np.ndarray, steps: int) -> RewardRecord:
-    """Returns the record of one iteration from output 0 of `collect`."""
-    metrics = iteration_metrics(iteration, BatchStats(*values.view(np.float64).tolist()), [])
+def reward_record(iteration: int, stats: BatchStats, steps: int) -> RewardRecord:
+    """Returns the record of one iteration."""
+    metrics = iteration_metrics(iteration, stats, [])
     return RewardRecord(
         iteration=iteration,
         env_steps=(iteration + 1) * steps,

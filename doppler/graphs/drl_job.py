@@ -5,8 +5,7 @@ before; advantages per shard; statistics over all shards; epochs x minibatches o
 their all-reduce in segments, and the optimizer step per segment; the weights then go back to the
 environments along loop-carried edges. Op names are coordinates: `grad[epoch,minibatch,trainer]`.
 
-Three modes, which differ in edges and window only (`JobMode`). The executor's PPO job runs the
-synchronous one; the other two can be placed and simulated.
+Three modes, which differ in edges and window only (`JobMode`).
 """
 
 import enum

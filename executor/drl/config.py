@@ -6,6 +6,10 @@ from dataclasses import asdict, dataclass, fields, replace
 from doppler.core.errors import ConfigError, nearest
 from executor.drl.ppo import LossSettings
 
+SYNCHRONOUS, ASYNCHRONOUS, SERVING = "synchronous", "asynchronous", "serving"
+MODES = (SYNCHRONOUS, ASYNCHRONOUS, SERVING)
+MAX_STALENESS = 64
+
 Setting = int | float | bool | str | tuple[int, ...]
 
 
@@ -17,13 +21,18 @@ class PPOJobConfig:
     same policy (to rounding); every other field changes the result.
 
     Attributes:
-        environment: `ant`, `humanoid`, `pendulum`, `gym:<id>`, `isaacgym:<task>` (with
+        environment: A name of `environments.TASKS`, `gym:<id>`, `isaacgym:<task>` (with
             `env_python`), or empty where `custom_path` gives it.
         num_shards: K, environment shards; each is a group of the graph.
         envs_per_shard: n, copies per shard.
         horizon: H, control steps per iteration.
         chunk: Control steps per `rollout` op; divides `horizon`.
         fused: Whether environment and agent are one op per chunk.
+        mode: How weights reach the environments: `synchronous`, `asynchronous` (the newest ones
+            that are there, so a run cannot be repeated bit for bit), `serving` (a fixed policy
+            collects, nothing is trained).
+        staleness: Asynchronous mode: versions that weights may be behind the last ones; at least 1
+            there, 0 in the other modes. PPO's clip bounds the importance weights of older samples.
         num_trainers: M, parts of a minibatch whose gradients are computed apart.
         num_segments: S, segments of the parameter vector that are reduced and updated apart.
         epochs: Passes over the rows of an iteration.
@@ -51,6 +60,8 @@ class PPOJobConfig:
     horizon: int = 16
     chunk: int = 8
     fused: bool = True
+    mode: str = SYNCHRONOUS
+    staleness: int = 0
     num_trainers: int = 4
     num_segments: int = 2
     epochs: int = 4
@@ -89,6 +100,7 @@ class PPOJobConfig:
         if self.horizon % self.chunk:
             raise ConfigError(f"chunk must divide horizon {self.horizon}, but is {self.chunk}")
         self._check_rows()
+        self._check_mode()
         if bool(self.custom_path) != bool(self.custom_name):
             raise ConfigError(
                 f"custom_path and custom_name go together, but are {self.custom_path!r} and "
@@ -110,6 +122,16 @@ class PPOJobConfig:
             raise ConfigError(
                 f"num_trainers must be at most the {self.minibatch_rows} rows of a minibatch, "
                 f"but is {self.num_trainers}"
+            )
+
+    def _check_mode(self) -> None:
+        if self.mode not in MODES:
+            raise ConfigError(f"mode {self.mode!r} is unknown; {nearest(self.mode, MODES)}")
+        low, high = (1, MAX_STALENESS) if self.mode == ASYNCHRONOUS else (0, 0)
+        if not low <= self.staleness <= high:
+            raise ConfigError(
+                f"staleness must lie in [{low}, {high}] in {self.mode} mode, but is "
+                f"{self.staleness}"
             )
 
     @property

@@ -4,14 +4,26 @@ from collections.abc import Mapping
 
 from doppler.core.errors import ConfigError, nearest
 from executor.drl.ant import ANT
+from executor.drl.anymal import ANYMAL
+from executor.drl.ball_balance import BALL_BALANCE
+from executor.drl.franka_cabinet import FRANKA_CABINET
 from executor.drl.gym_env import GymEnvironment
 from executor.drl.humanoid import HUMANOID
 from executor.drl.mujoco_env import MujocoEnvironment, Task
 from executor.drl.pendulum import PENDULUM
+from executor.drl.shadow_hand import SHADOW_HAND
 from executor.drl.vector_env import VectorEnvironment
 
 GYM_PREFIX = "gym:"
-TASKS: Mapping[str, Task] = {"ant": ANT, "humanoid": HUMANOID, "pendulum": PENDULUM}
+TASKS: Mapping[str, Task] = {
+    "ant": ANT,
+    "anymal": ANYMAL,
+    "ball_balance": BALL_BALANCE,
+    "franka_cabinet": FRANKA_CABINET,
+    "humanoid": HUMANOID,
+    "pendulum": PENDULUM,
+    "shadow_hand": SHADOW_HAND,
+}
 """Our own MuJoCo tasks by name."""
 
 
@@ -19,7 +31,7 @@ def make_environment(name: str, num_envs: int, first_env: int) -> VectorEnvironm
     """Returns `num_envs` copies of environment `name` with global ids from `first_env` on.
 
     Args:
-        name: `ant`, `humanoid`, `pendulum`, or `gym:` and a gymnasium id.
+        name: One of `TASKS`, or `gym:` and a gymnasium id.
         num_envs: Copies; more copies amortise the cost of a call.
         first_env: Global id of the first copy; decides its random numbers.
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from doppler.core.errors import ConfigError, ExecutionError, nearest
 from executor.drl.acting import EnvironmentShard, env_step_kernel, infer_kernel, rollout_kernel
 from executor.drl.adam import AdamSegment
-from executor.drl.config import PPOJobConfig
+from executor.drl.config import SERVING, PPOJobConfig
 from executor.drl.context import JobContext
 from executor.drl.learning import (
     adam_kernel,
@@ -154,11 +154,12 @@ class PPOJob:
     def initial(self, op_name: str, output: int, version: int) -> NDArray[np.uint8] | None:
         """Returns the bytes of a loop-carried tensor before the first iteration; None means zeros.
 
-        The policy vector, parameter segments, normaliser and first observations have a value.
+        The policy vector (output of `broadcast`, or the input `policy` of a serving job), parameter
+        segments, normaliser and first observations have a value.
         """
         kind, at = _parse(op_name)
         match kind, output:
-            case "broadcast", 0:
+            case (("broadcast" | "policy"), 0):
                 parameters = self._context.initial_parameters()
                 return np.concatenate([_bytes(parameters), _bytes(self._initial_moments())])
             case "adam", 0:
@@ -191,6 +192,39 @@ class PPOJob:
         """
         stats = BatchStats(*batch_stats.view(np.float64).tolist())
         return iteration_metrics(iteration, stats, [loss.view(np.float32) for loss in losses])
+
+    def recorded(self) -> tuple[tuple[str, int], ...]:
+        """Returns (op name, output) of what tells the rewards of an iteration."""
+        config = self.config
+        if config.mode != SERVING:
+            return (("collect", 0),)
+        kind, output = ("rollout", 0) if config.fused else ("env_step", 1)
+        steps = config.num_chunks if config.fused else config.horizon
+        return tuple(
+            (f"{kind}[{k},{t}]", output) for k in range(config.num_shards) for t in range(steps)
+        )
+
+    def batch_stats(self, tensors: Sequence[Bytes]) -> BatchStats:
+        """Returns the statistics of one iteration from the outputs that `recorded` names.
+
+        A serving job knows no advantages: those are NaN.
+        """
+        if self.config.mode != SERVING:
+            return BatchStats(*tensors[0].view(np.float64).tolist())
+        layouts = self._context.layouts
+        layout = layouts.chunk_results if self.config.fused else layouts.result
+        results = [layout.views(tensor) for tensor in tensors]
+        done = sum(int((result.terminated | result.truncated).sum()) for result in results)
+        return BatchStats(
+            advantage_mean=float("nan"),
+            advantage_std=float("nan"),
+            return_std=float("nan"),
+            episode_return_sum=sum(float(r.episode_return.sum(dtype=float)) for r in results),
+            episode_length_sum=sum(float(r.episode_length.sum(dtype=float)) for r in results),
+            episodes=done,
+            reward_sum=sum(float(r.reward.sum(dtype=float)) for r in results),
+            rows=self.config.rows,
+        )
 
     def _check_op(self, op_name: str, kind: str) -> tuple[str, tuple[int, ...]]:
         named, at = _parse(op_name)

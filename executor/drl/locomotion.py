@@ -6,7 +6,7 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
-from executor.drl.mujoco_env import Transition
+from executor.drl.mujoco_env import Task, Transition
 from executor.drl.torso import Torso, observe_torso, progress
 
 Array = NDArray[np.float64]
@@ -17,7 +17,7 @@ _UPRIGHT = 0.93  # up cosine from which the upright reward is paid
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Locomotion:
+class Locomotion(Task):
     """Run towards a goal 1000 m along +x. Implements `mujoco_env.Task`.
 
     Observation: height, velocity (3) and angular velocity (3) in the torso's frame, yaw, roll,

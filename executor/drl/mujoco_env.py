@@ -32,6 +32,7 @@ class Transition(NamedTuple):
         qvel: [n, nv] velocities after it.
         sensors: [n, nsensordata] sensors of the last substep.
         actions: [n, nu] actions, clipped to [-1, 1].
+        goals: [n, goal_dim] what each episode is asked for.
     """
 
     before_qpos: Array
@@ -39,6 +40,7 @@ class Transition(NamedTuple):
     qvel: Array
     sensors: Array
     actions: Array
+    goals: Array
 
 
 class Task(Protocol):
@@ -64,11 +66,25 @@ class Task(Protocol):
         """Control steps after which an episode is truncated."""
         ...
 
+    @property
+    def goal_dim(self) -> int:
+        """Length of what an episode is asked for; 0 where all episodes want the same."""
+        return 0
+
+    @property
+    def senses_start(self) -> bool:
+        """Whether the first observation of an episode reads the sensors."""
+        return False
+
     def start(
         self, model: mujoco.MjModel, random: np.random.Generator
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Returns the first (qpos[nq], qvel[nv]) of one episode."""
         ...
+
+    def draw_goal(self, random: np.random.Generator) -> NDArray[np.float64]:
+        """Returns what one episode is asked for, [goal_dim]; drawn after its start."""
+        return np.zeros(0)
 
     def observe(self, model: mujoco.MjModel, now: Transition, out: NDArray[np.float32]) -> None:
         """Writes the observations [n, obs_dim]."""
@@ -110,6 +126,7 @@ class MujocoEnvironment:
         self._substates = np.zeros((num_envs, task.substeps, self._num_state))
         self._sensors = np.zeros((num_envs, task.substeps, model.nsensordata))
         self._controls = np.zeros((num_envs, task.substeps, self.act_dim))
+        self._goals = np.zeros((num_envs, task.goal_dim))
         self._obs = np.zeros((num_envs, self.obs_dim), np.float32)
         self._elapsed = np.zeros(num_envs, np.int64)
         self._episode = np.zeros(num_envs, np.int64)
@@ -181,13 +198,16 @@ class MujocoEnvironment:
         return EnvironmentStep(self._obs, reward.astype(np.float32), terminated, truncated)
 
     def export_state(self) -> dict[str, NDArray[np.generic]]:
-        """Returns physics, clocks, episode numbers and the seed."""
-        return {
+        """Returns physics, clocks, episode numbers, the seed, and goals where there are any."""
+        state: dict[str, NDArray[np.generic]] = {
             "physics": self._physics.copy(),
             "elapsed": self._elapsed.copy(),
             "episode": self._episode.copy(),
             "seed": np.array([self._seed], np.int64),
         }
+        if self._goals.size:
+            state["goals"] = self._goals.copy()
+        return state
 
     def import_state(self, state: Mapping[str, NDArray[np.generic]]) -> None:
         """Continues from an exported state.
@@ -206,6 +226,8 @@ class MujocoEnvironment:
         self._physics[:] = state["physics"]
         self._elapsed[:] = state["elapsed"]
         self._episode[:] = state["episode"]
+        if self._goals.size:
+            self._goals[:] = state["goals"]
         self._seed = int(state["seed"][0])
         self._random = CounterRandom(self._seed)
 
@@ -217,6 +239,7 @@ class MujocoEnvironment:
             qvel=self._physics[rows, 1 + nq :],
             sensors=self._sensors[rows, -1],
             actions=self._controls[rows, -1],
+            goals=self._goals[rows],
         )
 
     def _begin(self, rows: NDArray[np.int64]) -> None:
@@ -230,12 +253,21 @@ class MujocoEnvironment:
             self._physics[row, 0] = _START_S
             self._physics[row, 1 : 1 + nq] = qpos
             self._physics[row, 1 + nq :] = qvel
+            self._goals[row] = self._task.draw_goal(random)
+            self._sensors[row] = self._sense(qpos, qvel) if self._task.senses_start else 0.0
         self._elapsed[rows] = 0
-        self._sensors[rows] = 0.0
         self._controls[rows] = 0.0
         obs = np.empty((len(rows), self.obs_dim), np.float32)
         self._task.observe(self._model, self._transition(rows), obs)
         self._obs[rows] = obs
+
+    def _sense(self, qpos: Array, qvel: Array) -> Array:
+        """Returns the sensors of a copy at rest or in motion, before any action."""
+        data = self._datas[0]
+        mujoco.mj_resetData(self._model, data)
+        data.qpos[:], data.qvel[:] = qpos, qvel
+        mujoco.mj_forward(self._model, data)
+        return np.array(data.sensordata)
 
 
 def substep_flop(model: mujoco.MjModel) -> float:

@@ -6,13 +6,13 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
-from executor.drl.mujoco_env import Transition
+from executor.drl.mujoco_env import Task, Transition
 
 Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pendulum:
+class Pendulum(Task):
     """Keep the pole up by pushing the cart. Implements `mujoco_env.Task`.
 
     Observation: cart position (m), pole angle (rad), cart velocity (m/s), pole velocity (rad/s).

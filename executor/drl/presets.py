@@ -9,6 +9,26 @@ from executor.drl.config import PPOJobConfig
 PRESETS: Mapping[str, PPOJobConfig] = MappingProxyType(
     {
         "ppo_ant": PPOJobConfig(),
+        "ppo_anymal": PPOJobConfig(
+            environment="anymal",
+            horizon=24,
+            chunk=12,
+            epochs=5,
+            gamma=0.99,
+            reward_scale=1.0,
+        ),
+        "ppo_ball_balance": PPOJobConfig(
+            environment="ball_balance",
+            hidden=(128, 64, 32),
+            epochs=8,
+            gamma=0.99,
+            reward_scale=1.0,
+        ),
+        "ppo_franka_cabinet": PPOJobConfig(
+            environment="franka_cabinet",
+            epochs=8,
+            gamma=0.99,
+        ),
         "ppo_humanoid": PPOJobConfig(
             environment="humanoid",
             envs_per_shard=16,
@@ -29,9 +49,17 @@ PRESETS: Mapping[str, PPOJobConfig] = MappingProxyType(
             init_log_std=0.0,
             gamma=0.99,
         ),
+        "ppo_shadow_hand": PPOJobConfig(
+            environment="shadow_hand",
+            horizon=8,
+            hidden=(512, 512, 256, 128),
+            epochs=5,
+            learning_rate=5e-4,
+            gamma=0.99,
+        ),
     }
 )
-"""Configs by job name. Network widths and horizons of Ant and Humanoid are those of GMI-DRL."""
+"""Configs by job name: networks, horizons and epochs of IsaacGymEnvs, batches for two cores."""
 
 
 def preset(name: str) -> PPOJobConfig:

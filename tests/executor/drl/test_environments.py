@@ -29,7 +29,16 @@ def play(environment, actions):
 
 
 @pytest.mark.parametrize(
-    ("name", "obs_dim", "act_dim"), [("ant", 60, 8), ("humanoid", 108, 21), ("pendulum", 4, 1)]
+    ("name", "obs_dim", "act_dim"),
+    [
+        ("ant", 60, 8),
+        ("anymal", 48, 12),
+        ("ball_balance", 24, 3),
+        ("franka_cabinet", 23, 9),
+        ("humanoid", 108, 21),
+        ("pendulum", 4, 1),
+        ("shadow_hand", 211, 20),
+    ],
 )
 def test_sizes_and_protocol(name, obs_dim, act_dim):
     environment = make_environment(name, 3, 0)
@@ -169,6 +178,52 @@ def test_a_fallen_ant_terminates_with_the_death_cost():
     step = environment.step(np.zeros((1, 8), np.float32))
     assert step.terminated[0]
     assert step.reward[0] == -2.0
+
+
+def changed(name, **columns):
+    """Returns one step without action from a first state in which some of physics is replaced."""
+    environment = make_environment(name, 1, 0)
+    environment.reset(0)
+    state = environment.export_state()
+    for where, value in columns.items():
+        state["physics"][0, int(where.removeprefix("at"))] = value
+    environment.import_state(state)
+    return environment.step(np.zeros((1, environment.act_dim), np.float32))
+
+
+def test_an_anymal_on_its_side_and_a_ball_beside_the_tray_and_a_lost_block_terminate():
+    half = np.sqrt(0.5)
+    assert changed("anymal", at4=half, at5=half, at6=0.0, at7=0.0).terminated[0]  # roll of 90 deg
+    assert changed("ball_balance", at14=2.0, at16=0.12).terminated[0]  # x and height of the ball
+    lost = changed("shadow_hand", at25=1.0)  # x of the block
+    assert lost.terminated[0]
+    assert lost.reward[0] == -5.0
+
+
+def test_goals_are_drawn_per_episode_and_move_with_the_state():
+    environment = make_environment("anymal", 2, 0)
+    environment.reset(0)
+    goals = environment.export_state()["goals"]
+    assert goals.shape == (2, 3)
+    assert not np.array_equal(goals[0], goals[1])
+    state = environment.export_state()
+    state["physics"][0, 3] = 0.1  # the first one lies on the ground
+    environment.import_state(state)
+    environment.step(np.zeros((2, 12), np.float32))
+    after = environment.export_state()["goals"]
+    assert not np.array_equal(after[0], goals[0])
+    assert np.array_equal(after[1], goals[1])
+    assert "goals" not in make_environment("ant", 1, 0).export_state()
+
+
+def test_an_open_drawer_pays_and_the_first_observation_knows_where_the_handle_is():
+    environment = make_environment("franka_cabinet", 1, 0)
+    first = environment.reset(0)
+    assert 0.05 < np.linalg.norm(first[0, 18:21]) < 0.5  # m from gripper to handle
+    closed = changed("franka_cabinet").reward[0]
+    opened = changed("franka_cabinet", at10=0.3).reward[0]
+    # 7.5 per m, less what the handle's new distance costs.
+    assert 7.5 * 0.3 - 2.0 < opened - closed <= 7.5 * 0.3 + 0.1
 
 
 def test_torso_by_hand():

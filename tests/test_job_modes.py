@@ -1,0 +1,103 @@
+"""Asynchronous and serving jobs on real workers: edges differ, code paths do not."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from doppler.calibration import job_problem, single_plan, spread_plan
+from doppler.config import JOBS
+from doppler.core.errors import ConfigError
+from doppler.core.graph import EdgeMode
+from doppler.core.layout import per_core_layout
+from doppler.core.validate import check_trace
+from doppler.graphs.drl_job import JobMode
+from doppler.jobs import build_job
+from doppler.session import JobSession
+from executor.options import ExecutorOptions
+from executor.probe import probe
+
+pytestmark = pytest.mark.timeout(180)
+SETTINGS = dataclasses.replace(JOBS["ppo_pendulum"], envs_per_shard=8, horizon=32, chunk=16)
+TOLERANCE_NS = 50_000_000
+
+
+def job_in(mode, staleness=0, **changes):
+    settings = dataclasses.replace(SETTINGS, mode=mode, staleness=staleness, **changes)
+    return build_job(settings, seed=1)
+
+
+def problem_of(job):
+    hardware = probe().hardware
+    cpu = hardware.processors[0]
+    if cpu.num_units < 2:
+        pytest.skip("needs two usable cores")
+    return job_problem(job, hardware, per_core_layout(cpu))
+
+
+def run(job, problem, plan, iterations):
+    with JobSession(job, problem, ExecutorOptions(mark_unwritten=True)) as session:
+        trace = session.run(plan, iterations)
+        check_trace(problem, plan, trace, tolerance_ns=TOLERANCE_NS)
+        return trace, session.rewards
+
+
+def test_asynchronous_rollouts_read_weights_within_the_staleness_and_the_job_learns():
+    job = job_in(JobMode.asynchronous, staleness=2)
+    problem = problem_of(job)
+    graph = problem.graph
+    # Environments on one core, training on the other: rollouts need not wait for it.
+    plan = spread_plan(problem)
+    placement = [int(op.kind not in ("rollout", "infer", "env_step")) for op in graph.ops]
+    plan = dataclasses.replace(plan, placement=tuple(placement))
+    trace, rewards = run(job, problem, plan, 60)
+    ages = []
+    for span in trace.op_spans:
+        edges = [graph.edges[edge] for edge in graph.in_edges[span.op]]
+        newest = [edge for edge in edges if edge.mode is EdgeMode.latest]
+        for _, version in zip(newest, span.versions, strict=True):
+            ages.append(span.iteration - 1 - version)
+    assert ages
+    assert 0 <= min(ages) <= max(ages) <= 2
+    early = np.mean([record.mean_length for record in rewards[:15] if record.mean_length])
+    late = np.mean([record.mean_length for record in rewards[-15:] if record.mean_length])
+    assert late > 1.5 * early
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_serving_collects_with_a_fixed_policy_and_says_what_it_was_paid(fused):
+    job = job_in(JobMode.serving, fused=fused)
+    problem = problem_of(job)
+    kinds = {op.kind for op in problem.graph.ops}
+    assert kinds == {"input", *(("rollout",) if fused else ("infer", "env_step"))}
+    results = [run(job, problem, plan(problem), 4)[1] for plan in (single_plan, spread_plan)]
+    assert results[0] == results[1]
+    assert [record.env_steps for record in results[0]] == [512, 1024, 1536, 2048]
+    assert all(record.reward_per_step == 1.0 for record in results[0])  # what a pendulum pays
+    assert sum(record.num_episodes for record in results[0]) > 0
+
+
+def test_the_first_iteration_of_all_modes_is_the_same():
+    rewards = []
+    for mode, staleness in (
+        (JobMode.synchronous, 0),
+        (JobMode.asynchronous, 1),
+        (JobMode.serving, 0),
+    ):
+        job = job_in(mode, staleness)
+        problem = problem_of(job)
+        rewards.append(run(job, problem, spread_plan(problem), 1)[1])
+    assert rewards[0] == rewards[1] == rewards[2]
+
+
+@pytest.mark.parametrize(
+    ("mode", "staleness", "message"),
+    [
+        (JobMode.synchronous, 1, r"staleness must lie in \[0, 0\] in synchronous mode, but is 1"),
+        (JobMode.asynchronous, 0, r"staleness must lie in \[1, 64\] in asynchronous mode"),
+        (JobMode.serving, 2, r"staleness must lie in \[0, 0\] in serving mode, but is 2"),
+    ],
+)
+def test_a_staleness_that_the_mode_cannot_have_is_refused(mode, staleness, message):
+    with pytest.raises(ConfigError, match=message):
+        job_in(mode, staleness)
