@@ -9,6 +9,7 @@ from typing import Any
 
 from doppler.core.errors import ConfigError
 from doppler.core.problem import Objective
+from doppler.graphs.drl_job import JobMode
 from doppler.measure import MIN_BLOCKS
 from executor.drl.config import PPOJobConfig
 from executor.drl.presets import PRESETS
@@ -64,6 +65,10 @@ class JobConfig:
     horizon: int = setting(_JOB.horizon, "control steps per iteration and environment")
     chunk: int = setting(_JOB.chunk, "control steps per fused rollout op; divides the horizon")
     fused: bool = setting(_JOB.fused, "environment and agent of a chunk are one op")
+    mode: JobMode = setting(
+        JobMode(_JOB.mode), "how weights reach environments: asynchronous needs job.staleness"
+    )
+    staleness: int = setting(_JOB.staleness, "asynchronous: versions that weights may be behind")
     num_trainers: int = setting(
         _JOB.num_trainers, "parts that each minibatch's gradient is computed in"
     )
@@ -390,10 +395,41 @@ class ReportConfig:
     folder: str = setting("results/latest", "result folder")
 
 
+@dataclass(slots=True, kw_only=True)
+class ExperimentConfig:
+    """doppler experiment NAME: make the table of a file in experiments/experiment."""
+
+    name: str = setting("", "file in the folder's experiment/, such as doppler_table")
+    folder: str = setting("experiments", "folder of the config groups")
+    results: str = setting("results", "folder of the file that finished runs are kept in")
+    job: str | None = setting(None, "another file of the group job/")
+    hardware: str | None = setting(None, "another file of the group hardware/")
+    planner: str | None = setting(None, "another file of the group planner/")
+    training: str | None = setting(None, "another file of the group training/")
+    graphs: list[str] | None = setting(None, "other graphs")
+    columns: list[str] | None = setting(
+        None, "other columns: planners and parts of the learned one"
+    )
+    seeds: int | None = setting(None, "another number of seeds")
+    seconds: float | None = setting(None, "other processor seconds per run")
+    update_best: bool | None = setting(None, "store plans that are better than the best known")
+
+    def __post_init__(self) -> None:
+        if not self.name:
+            raise ConfigError("name an experiment: doppler experiment doppler_table")
+
+
 def _from_preset(name: str, preset: PPOJobConfig) -> JobConfig:
     shared = {item.name for item in fields(JobConfig)} & {item.name for item in fields(preset)}
-    values = {key: getattr(preset, key) for key in shared if key not in ("env_python", "hidden")}
-    return JobConfig(name=name, env=preset.environment, hidden=list(preset.hidden), **values)
+    apart = ("env_python", "hidden", "mode")
+    values = {key: getattr(preset, key) for key in shared if key not in apart}
+    return JobConfig(
+        name=name,
+        env=preset.environment,
+        hidden=list(preset.hidden),
+        mode=JobMode(preset.mode),
+        **values,
+    )
 
 
 JOBS: dict[str, JobConfig] = {
