@@ -30,6 +30,7 @@ from doppler.planners.cp_sat_schedule import ExactSchedule, Hint, solve_schedule
 from doppler.planners.cp_sat_solver import SolverSettings, SolveStatus, cp_model
 from doppler.planners.evaluator import Evaluator
 from doppler.planners.mask import Ints, Mask, make_mask
+from doppler.planners.watched import run_within
 from simulator.compiled import CompiledRuntime
 
 MAX_HINT_CALLS = 2000
@@ -183,31 +184,9 @@ def _best_of(
     if calls < 1:
         return None
     evaluator = Evaluator(problem, scorer, Budget(calls), "exact")
-    try:
-        planner(problem, _Watched(problem, scorer, evaluator), Budget(calls), rng)
-    except CapacityError:
+    if run_within(planner, problem, scorer, evaluator, calls, rng) is None:
         return None
     return evaluator.plan(), evaluator.best_ns
-
-
-class _Watched:
-    """A scorer whose best plan and value an evaluator keeps."""
-
-    def __init__(self, problem: Problem, scorer: Scorer, evaluator: Evaluator) -> None:
-        self.problem = problem
-        self.costs = scorer.costs
-        self._scorer, self._evaluator = scorer, evaluator
-
-    @property
-    def num_calls(self) -> int:
-        return self._scorer.num_calls
-
-    @num_calls.setter
-    def num_calls(self, value: int) -> None:
-        self._scorer.num_calls = value
-
-    def score(self, placements_BV: Ints, priorities_BV: Ints, bounds_B: Ints | None = None) -> Ints:
-        return self._evaluator.score(placements_BV, priorities_BV, bounds_B)
 
 
 def _hint(mask: Mask, costs: Costs, plan: Plan, value_ns: int) -> Hint:

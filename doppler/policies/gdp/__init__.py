@@ -1,0 +1,1 @@
+"""The policy of GDP: devices for all ops in one shot."""

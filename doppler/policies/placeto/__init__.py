@@ -1,0 +1,1 @@
+"""The policy of PLACETO: a device for one op of a complete placement at a time."""
