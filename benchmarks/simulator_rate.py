@@ -33,6 +33,7 @@ from simulator.runtime import SimPyRuntime
 from simulator.scorer import CompiledScorer
 
 NUM_OPS = 1000
+PARALLEL_PLANS = 2000  # long enough that waking a thread weighs little
 GROWTH_SIZES = (100, 1000, 10_000, 100_000)
 GROWTH_OPS = 300_000  # ops simulated per measurement of a size
 TARGETS = {
@@ -231,7 +232,9 @@ def main() -> None:
     plans = random_plans(NUM_OPS, arguments.plans, arguments.seed)
     figures = {
         **single_core(plans, arguments.repeats, arguments.seed),
-        **parallel(plans, arguments.repeats, arguments.seed),
+        **parallel(
+            random_plans(NUM_OPS, PARALLEL_PLANS, arguments.seed), arguments.repeats, arguments.seed
+        ),
         **growth(arguments.repeats, arguments.seed),
         **second_start(),
     }

@@ -3,10 +3,10 @@
 Legend: B plans, R replicas, I iterations, V ops.
 """
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
-from queue import SimpleQueue
 
 import numpy as np
 import numpy.typing as npt
@@ -81,7 +81,7 @@ class CompiledScorer:
         self._penalty = penalty
         self._engine.check_run(self._iterations, penalty_ns_per_mib=penalty)
         self._threads = threads
-        self._pool = ThreadPoolExecutor(threads) if threads > 1 else None
+        self._pool = ThreadPoolExecutor(threads - 1) if threads > 1 else None
         self._lanes: dict[tuple[int, int, bool, bool], list[Lane]] = {}
         self._mode = FIND_PERIOD | GIVE_PERIOD if is_period else 0
 
@@ -307,22 +307,22 @@ class CompiledScorer:
         if self._pool is None or count < 2:
             run(0, count, lanes[0])
             return
-        free: SimpleQueue[Lane] = SimpleQueue()
-        for lane in lanes:
-            free.put(lane)
-
-        def chunk(start: int, end: int) -> None:
-            lane = free.get()
-            try:
-                run(start, end, lane)
-            finally:
-                free.put(lane)
-
         edges = np.linspace(0, count, min(count, self._threads * CHUNKS_PER_THREAD) + 1).astype(int)
-        for future in [
-            self._pool.submit(chunk, int(start), int(end)) for start, end in pairwise(edges)
-        ]:
-            future.result()
+        chunks = deque(pairwise(edges.tolist()))
+
+        def work(lane: Lane) -> None:
+            while True:
+                try:
+                    start, end = chunks.popleft()
+                except IndexError:
+                    return
+                run(start, end, lane)
+
+        # The calling thread works too, so that one wake-up less is waited for.
+        others = [self._pool.submit(work, lane) for lane in lanes[1 : self._threads]]
+        work(lanes[0])
+        for other in others:
+            other.result()
 
     def _new_lane(self, iterations: int, num_holds: int, noise: bool, recurrence: bool) -> Lane:
         return Lane(
