@@ -19,7 +19,7 @@ from doppler.planners.mask import Ints
 from doppler.planners.tables import Floats
 
 KEY_SHIFT = 0.15
-HOT, COLD = 0.03, 0.0003
+HOT, COLD = 0.01, 0.0003
 CALLS_PER_CHAIN = 5_000
 MAX_CHAINS = 8
 
@@ -31,9 +31,17 @@ def plan(problem: Problem, scorer: Scorer, budget: Budget, rng: np.random.Genera
         CapacityError: If no plan that was scored fits in memory.
         PlanError: If no placement obeys pins, kinds, groups and links.
     """
+    return anneal_from(problem, scorer, budget, rng, None)
+
+
+def anneal_from(
+    problem: Problem, scorer: Scorer, budget: Budget, rng: np.random.Generator, start: Plan | None
+) -> Plan:
+    """Returns the best plan of an annealing run from the order of a plan; None = upward ranks."""
     lists = make_list_scheduler(problem, scorer.costs)
     evaluator = Evaluator(problem, scorer, budget, "annealing_keys")
-    if walk_orders(lists, evaluator, rng, budget.calls, HOT, COLD) is None:
+    keys_V = None if start is None else np.asarray(start.priority, dtype=np.float64)
+    if walk_orders(lists, evaluator, rng, budget.calls, HOT, COLD, keys_V) is None:
         first = lists.heft()
         evaluator.score(lists.mask.placement(first.devices_U)[None], first.priority_V[None])
     return evaluator.plan()
@@ -46,33 +54,36 @@ def walk_orders(
     calls: int,
     hot: float,
     cold: float,
+    start_V: Floats | None = None,
 ) -> tuple[int, Ints, Ints] | None:
     """Returns (value, device per unit, priority per op) of the best order met.
 
-    None if the budget is spent, there is nothing to order, or upward ranks lead to a dead end.
+    None if the budget is spent, there is nothing to order, or the start leads to a dead end.
     Moves: two keys swapped, or one key shifted by 0.15 max(keys) N(0, 1), half each.
 
     Args:
-        lists: Places orders; the walk starts from upward ranks.
+        lists: Places orders.
         evaluator: Scores.
         rng: The only source of randomness.
         calls: Plans that may be scored.
         hot: First temperature as a part of the best value so far.
         cold: Last temperature, likewise.
+        start_V: Keys to start from; None = upward ranks.
     """
     ops = np.flatnonzero(lists.mask.unit_V >= 0)
     calls = min(calls, evaluator.remaining)
     last_call = evaluator.remaining - calls
     if calls < 1 or not len(ops):
         return None
-    fit, start = first_fit(lists, evaluator, lists.ranks_V[None])
+    first_V = lists.ranks_V if start_V is None else start_V
+    fit, start = first_fit(lists, evaluator, first_V[None])
     best = (int(start.values_B[0]), start.devices_BU[0], start.priority_BV[0])
     if best[0] >= INFEASIBLE_NS:
         return None
     chains = min(MAX_CHAINS, 1 + calls // CALLS_PER_CHAIN)
-    keys_CV = np.tile(lists.ranks_V, (chains, 1))
+    keys_CV = np.tile(first_V, (chains, 1))
     values_C = np.full(chains, best[0])
-    span, scale = KEY_SHIFT * float(lists.ranks_V.max()), float(evaluator.best_ns)
+    span, scale = KEY_SHIFT * float(first_V.max()), float(evaluator.best_ns)
     steps = (evaluator.remaining - last_call) // chains
     for step in range(steps):
         temperature = scale * hot * (cold / hot) ** (step / max(1, steps - 1))

@@ -108,6 +108,12 @@ class ListScheduler:
         Source: Topcuoglu et al. 2002.
         """
         order = self.order(self.ranks_V if ranks_V is None else ranks_V)
+        return self.place_in_order(order, insertion=insertion, fit=fit)
+
+    def place_in_order(
+        self, order: Ints, *, insertion: bool = True, fit: Fit = Fit.none
+    ) -> Schedule:
+        """Returns HEFT's schedule of a given order, predecessors first; see `heft`."""
         return self._place(order, rule=INSERTION if insertion else 0, fit=fit)
 
     def peft(self, fit: Fit = Fit.none) -> Schedule:

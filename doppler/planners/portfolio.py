@@ -1,11 +1,11 @@
-"""The portfolio: every kind of search takes a share of the budget, the best plan wins.
+"""The portfolio: every kind of search takes a share of the budget, the leader gets the rest.
 
 No search wins everywhere: orders that HEFT places (BRKGA, annealing on keys) are strong on layered
 graphs and while transfers are short; explicit devices reach what no order leads to (a join whose
-sources should share a device). The last share anneals explicit devices from the best plans so far.
+sources should share a device). So all of them run first, and what is left goes on from the best
+plan: over orders and then over devices if orders lead, else over devices alone.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -14,15 +14,13 @@ from doppler.core.errors import CapacityError
 from doppler.core.plan import Plan
 from doppler.core.problem import Problem
 from doppler.core.runtime import Scorer
-from doppler.planners import anneal_orders, brkga, heft
+from doppler.planners import anneal_orders, annealing, brkga, heft
 from doppler.planners.annealing import AnnealingSettings, anneal
-from doppler.planners.base import Budget
+from doppler.planners.base import Budget, Planner
 
+EXPLORE = AnnealingSettings(orders=0.0)
+POLISH = AnnealingSettings(orders=0.0, hot=0.003)
 POLISHED = "polish"
-EXPLORE = AnnealingSettings(orders=0.0, hot=0.03)
-POLISH = AnnealingSettings(orders=0.0, hot=0.005)
-
-_Member = Callable[[Problem, Scorer, Budget, np.random.Generator], Plan]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,16 +32,14 @@ class PortfolioSettings:
         keys: Annealing on keys.
         brkga: BRKGA.
         placement: Annealing on devices, from list schedules.
-        explore: How `placement` anneals.
-        polish: How the polish anneals.
+        again: Annealing on keys from the best plan, where an order made it.
     """
 
     heft: float = 0.02
-    keys: float = 0.12
-    brkga: float = 0.26
-    placement: float = 0.3
-    explore: AnnealingSettings = EXPLORE
-    polish: AnnealingSettings = POLISH
+    keys: float = 0.15
+    brkga: float = 0.2
+    placement: float = 0.18
+    again: float = 0.25
 
 
 DEFAULT_SETTINGS = PortfolioSettings()
@@ -75,18 +71,11 @@ def search(
         rng: The only source of randomness.
         settings: How the budget is split.
     """
-
-    def placement(
-        problem: Problem, scorer: Scorer, budget: Budget, rng: np.random.Generator
-    ) -> Plan:
-        source = "annealing_placement"
-        return anneal(problem, scorer, budget, rng, settings.explore, source=source)
-
-    members: tuple[tuple[_Member, float], ...] = (
+    members: tuple[tuple[Planner, float], ...] = (
+        (annealing.plan_placement, settings.placement),
         (heft.perturbed, settings.heft),
         (anneal_orders.plan, settings.keys),
         (brkga.plan, settings.brkga),
-        (placement, settings.placement),
     )
     last_call = scorer.num_calls + budget.calls
     seeds: list[Plan] = []
@@ -96,13 +85,27 @@ def search(
             continue
         try:
             seeds.append(member(problem, scorer, Budget(calls), rng))
-        except CapacityError:  # the polish starts from m-ETF too and has the last word
+        except CapacityError:  # the last walk starts from m-ETF too and has the last word
             continue
+    seeds, by_order = _best_first(scorer, seeds, last_call - scorer.num_calls)
+    calls = round(budget.calls * settings.again)
+    if by_order and calls >= 1:
+        seeds.insert(0, anneal_orders.anneal_from(problem, scorer, Budget(calls), rng, seeds[0]))
     left = Budget(last_call - scorer.num_calls)
-    best = anneal(problem, scorer, left, rng, settings.polish, tuple(seeds), POLISHED)
+    how = POLISH if by_order else EXPLORE
+    best = anneal(problem, scorer, left, rng, how, tuple(seeds), POLISHED)
     makers = [
         seed.source
         for seed in seeds
         if (seed.placement, seed.priority) == (best.placement, best.priority)
     ]
     return replace(best, source=f"portfolio:{(makers or [POLISHED])[0]}")
+
+
+def _best_first(scorer: Scorer, seeds: list[Plan], calls: int) -> tuple[list[Plan], bool]:
+    """The plans by value, and True if an order made the best one; as they are without calls."""
+    if len(seeds) < 2 or calls <= len(seeds):
+        return seeds, False
+    values = scorer.score([seed.placement for seed in seeds], [seed.priority for seed in seeds])
+    ranked = [seeds[row] for row in np.argsort(values, kind="stable")]
+    return ranked, ranked[0].source != "annealing_placement"
