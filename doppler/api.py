@@ -15,7 +15,7 @@ from doppler.core.problem import Objective, Problem
 from doppler.core.trace import Trace
 from doppler.graphs.networkx_import import from_networkx
 from doppler.planners.base import Budget
-from doppler.planners.bounds import lower_bounds
+from doppler.planners.bounds import ALL_BOUNDS, QUICK_BOUNDS, LowerBounds, lower_bounds
 from doppler.planners.registry import get_planner
 from executor.job_spec import JobSpec
 from executor.options import ExecutorOptions
@@ -46,6 +46,8 @@ class PlannerResult:
         plan: Its plan.
         value_ns: Simulated makespan, period rounded up, or 95th percentile of it.
         gap: value / lower bound - 1.
+        bound_ns: That lower bound.
+        bound: Its name (`doppler.planners.bounds.Bound`), empty where there is none.
         num_calls: Plans that it had scored.
         seconds: Wall-clock time that it took.
     """
@@ -54,6 +56,8 @@ class PlannerResult:
     plan: Plan
     value_ns: int
     gap: float
+    bound_ns: int
+    bound: str
     num_calls: int
     seconds: float
 
@@ -203,15 +207,20 @@ def plan_problem(
     seed: int,
     threads: int = 1,
     noise: Noise | None = None,
+    bounds: LowerBounds | None = None,
 ) -> PlannerResult:
-    """Returns what one planner makes of a problem; the same seed gives the same plan."""
+    """Returns what one planner makes of a problem; the same seed gives the same plan.
+
+    The gap is to the largest of `bounds`; None = the quick ones.
+    """
     make = get_planner(planner)
     scorer = make_scorer(problem, costs, threads, noise, seed)
     start = time.perf_counter()
     plan = make(problem, scorer, Budget(budget), np.random.default_rng(seed))
     seconds = time.perf_counter() - start
     value_ns = int(scorer.score_plans([plan])[0])
-    return _result(problem, costs, planner, plan, value_ns, scorer.num_calls - 1, seconds)
+    found = lower_bounds(problem, costs) if bounds is None else bounds
+    return _result(found, planner, plan, value_ns, scorer.num_calls - 1, seconds)
 
 
 def summarise(
@@ -219,24 +228,26 @@ def summarise(
 ) -> PlannerResult:
     """Returns a plan with its simulated value and its gap to the lower bound."""
     value_ns = score_plan(problem, costs, plan)
-    return _result(problem, costs, planner, plan, value_ns, num_calls, seconds)
+    bounds = lower_bounds(problem, costs)
+    return _result(bounds, planner, plan, value_ns, num_calls, seconds)
 
 
 def _result(
-    problem: Problem,
-    costs: Costs,
+    bounds: LowerBounds,
     planner: str,
     plan: Plan,
     value_ns: int,
     num_calls: int,
     seconds: float,
 ) -> PlannerResult:
-    bound_ns = lower_bounds(problem, costs).best_ns
+    bound_ns, bound = bounds.best_ns, bounds.best
     return PlannerResult(
         planner=planner,
         plan=plan,
         value_ns=value_ns,
         gap=value_ns / bound_ns - 1.0 if bound_ns else 0.0,
+        bound_ns=bound_ns,
+        bound=bound.value if bound is not None else "",
         num_calls=num_calls,
         seconds=seconds,
     )
@@ -257,6 +268,7 @@ def compare_problem(
     *,
     threads: int = 1,
     noise: Noise | None = None,
+    bound_effort: float = 0.0,
     on_result: Callable[[PlannerResult], None] | None = None,
 ) -> list[PlannerResult]:
     """Returns what each planner makes of a problem at the same budget, best first.
@@ -269,11 +281,15 @@ def compare_problem(
         seed: Every planner starts from the same seed.
         threads: Threads that score plans; they change no result.
         noise: Noise of op times, for the objective p95.
+        bound_effort: Deterministic seconds that CP-SAT may spend on the lower bound; 0 = the quick
+            bounds only.
         on_result: Called after each planner.
     """
+    names, effort = (ALL_BOUNDS, bound_effort) if bound_effort else (QUICK_BOUNDS, 1.0)
+    bounds = lower_bounds(problem, costs, names, effort=effort, seed=seed)
     results: list[PlannerResult] = []
     for name in planners:
-        result = plan_problem(problem, costs, name, budget, seed, threads, noise)
+        result = plan_problem(problem, costs, name, budget, seed, threads, noise, bounds)
         results.append(result)
         if on_result is not None:
             on_result(result)

@@ -136,9 +136,12 @@ def compare(config: CompareConfig, command: Sequence[str]) -> None:
             config.budget,
             config.seed,
             noise=LognormalNoise(sigma=config.noise),
+            bound_effort=config.bound_effort,
             on_result=lambda r: advance(1, f"{r.planner} {r.value_ns / 1e6:.3f} ms"),
         )
     view.show(_result_table(problem, results))
+    if results[0].bound:
+        view.line(f"lower bound: {results[0].bound_ns / 1e6:.3f} ms ({results[0].bound})")
     if output is not None:
         save(results[0].plan, output, problem)
         view.line(f"best plan: {config.output}")

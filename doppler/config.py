@@ -271,12 +271,16 @@ class CompareConfig(GraphConfig):
         "planners to run",
     )
     budget: int = setting(3000, "plans that each planner may simulate")
+    bound_effort: float = setting(
+        0.0, "seconds of work that CP-SAT may spend on the lower bound; 0 = quick bounds only"
+    )
     output: str | None = setting(None, "file that the best plan is written to")
     seed: int = setting(0, "seed of every planner")
 
     def __post_init__(self) -> None:
         GraphConfig.__post_init__(self)
         _at_least(self, 1, "budget")
+        _at_least(self, 0, "bound_effort")
 
 
 @dataclass(slots=True, kw_only=True)

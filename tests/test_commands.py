@@ -110,5 +110,5 @@ def test_commands_on_graphs_accept_only_what_they_read():
     machine = {"cluster", "layout"}
     common = {"graph", "costs", "fallback", "objective", "noise", "output", *scales, *machine}
     assert set(flat_keys(PlanConfig)) == common | {"planner", "budget", "seed"}
-    assert set(flat_keys(CompareConfig)) == common | {"planners", "budget", "seed"}
+    assert set(flat_keys(CompareConfig)) == common | {"planners", "budget", "seed", "bound_effort"}
     assert set(flat_keys(SimulateConfig)) == common | {"plan", "iterations", "robustness", "seed"}
