@@ -26,6 +26,7 @@ from doppler.planners import annealing, heft
 from doppler.planners.base import Budget, Planner
 from doppler.planners.bounds import lower_bounds
 from doppler.planners.cp_sat_holds import holds_of, priority_of
+from doppler.planners.cp_sat_period import has_period
 from doppler.planners.cp_sat_schedule import ExactSchedule, Hint, solve_schedule
 from doppler.planners.cp_sat_solver import SolverSettings, SolveStatus, cp_model
 from doppler.planners.evaluator import Evaluator
@@ -70,7 +71,8 @@ class Proof:
         without_holds_ns: Value of the solver's placement and order without holds, None if that
             was not scored.
         effort: Deterministic seconds that the solver took.
-        optimality: The class in which the plan is proved to be the best.
+        is_proof: False for the objective p95: bound and schedule are those of the run without
+            noise, and nothing is proved of the percentile.
     """
 
     status: SolveStatus
@@ -79,11 +81,12 @@ class Proof:
     plan_ns: int
     without_holds_ns: int | None
     effort: float
+    is_proof: bool
 
     @property
     def optimality(self) -> Optimality:
         """What the plan is proved to be."""
-        proved = self.plan_ns <= self.bound_ns
+        proved = self.is_proof and self.plan_ns <= self.bound_ns
         return Optimality.all_plans if proved else Optimality.unknown
 
 
@@ -139,7 +142,7 @@ class ExactPlanner:
             PlanError: If no placement obeys pins, kinds, groups and links.
         """
         cp_model()
-        use_holds = self.holds and problem.objective is Objective.makespan
+        use_holds = self.holds and not has_period(problem)
         if use_holds and not hasattr(scorer, "score_plans"):
             raise ConfigError(
                 f"planner {self.source!r} needs a scorer with score_plans, because its plans have "
@@ -150,7 +153,9 @@ class ExactPlanner:
         last_call = scorer.num_calls + budget.calls
         calls = min(budget.calls - 2, MAX_HINT_CALLS)
         start = _best_of(annealing.plan, problem, scorer, calls, rng)
-        hint = None if start is None else _hint(mask, scorer.costs, *start)
+        # A percentile over noise is no value of the model, so nothing can be proved of it.
+        is_proof = problem.objective is not Objective.p95
+        hint = None if start is None or not is_proof else _hint(mask, scorer.costs, *start)
         bound_ns = lower_bounds(problem, scorer.costs).best_ns
         found = solve_schedule(mask, scorer.costs, bound_ns, self._settings(budget), seed, hint)
         best = _Best(problem, scorer, last_call, self.source)
@@ -168,6 +173,7 @@ class ExactPlanner:
             plan_ns=best.value_ns,
             without_holds_ns=without_ns,
             effort=found.effort,
+            is_proof=is_proof,
         )
         return plan
 
@@ -192,7 +198,7 @@ def _best_of(
 def _hint(mask: Mask, costs: Costs, plan: Plan, value_ns: int) -> Hint:
     first = [members[0] for members in mask.members]
     devices_U = np.asarray(plan.placement, dtype=np.int64)[first]
-    if mask.problem.objective is not Objective.makespan:
+    if has_period(mask.problem):
         return Hint(value_ns=value_ns, devices_U=devices_U)
     # The trace of a plan that is scored already: no further plan is tried.
     trace = CompiledRuntime(costs).run(mask.problem, plan, 1)

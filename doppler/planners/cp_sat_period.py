@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from doppler.core.costs import Costs
+from doppler.core.problem import Objective, Problem
 from doppler.planners.cp_sat_solver import new_model
 from doppler.planners.mask import NO_UNIT, Mask
 
@@ -31,6 +32,13 @@ class PeriodModel:
     mask: Mask
     on: dict[tuple[int, int], Any] = field(default_factory=dict)
     start: dict[int, Any] = field(default_factory=dict)
+
+
+def has_period(problem: Problem) -> bool:
+    """True if what is made small is a period, or the tail of one; else it is a makespan."""
+    if problem.objective is Objective.p95:
+        return problem.graph.is_cyclic
+    return problem.objective is Objective.period
 
 
 def build_period_model(mask: Mask, costs: Costs, bound_ns: int, horizon_ns: int) -> PeriodModel:

@@ -7,10 +7,9 @@ from typing import Any
 import numpy as np
 
 from doppler.core.costs import Costs
-from doppler.core.problem import Objective
 from doppler.planners.cp_sat_cumulative import build_cumulative_model, is_cumulative
 from doppler.planners.cp_sat_model import ScheduleModel, build_schedule_model
-from doppler.planners.cp_sat_period import build_period_model
+from doppler.planners.cp_sat_period import build_period_model, has_period
 from doppler.planners.cp_sat_solver import Solved, SolverSettings, SolveStatus, solve
 from doppler.planners.device_symmetry import relabel_by_first_use
 from doppler.planners.mask import NO_UNIT, Ints, Mask
@@ -80,7 +79,7 @@ def solve_schedule(
         )
     horizon_ns = serial_ns(mask, costs) if hint is None else hint.value_ns
     horizon_ns = max(horizon_ns, bound_ns)
-    if mask.problem.objective is not Objective.makespan:
+    if has_period(mask.problem):
         return _solve_period(mask, costs, bound_ns, horizon_ns, settings, seed, hint)
     if is_cumulative(mask, costs):
         return _solve_cumulative(mask, costs, bound_ns, horizon_ns, settings, seed, hint)
