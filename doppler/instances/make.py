@@ -5,6 +5,7 @@ file has already is kept where it is better: files only improve.
 """
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 
 from doppler.api import plan_problem, score_plan
@@ -20,14 +21,19 @@ from doppler.instances.suite import (
     shipped_folder,
 )
 from doppler.planners.bounds import ALL_BOUNDS, QUICK_BOUNDS, lower_bounds
-from doppler.planners.registry import BUILT_IN
 
 PLANNERS = ("single_device", "heft", "peft", "portfolio", "annealing", "exact")
-MAX_CP_SAT_OPS = 130
+MAX_CP_SAT_OPS = 60
 
 
 def make_instance(
-    name: str, calls: int, seed: int, effort: float, command: str, view: View
+    name: str,
+    calls: int,
+    seed: int,
+    effort: float,
+    command: str,
+    view: View,
+    planners: Sequence[str] = PLANNERS,
 ) -> SuiteInstance:
     """Returns an instance with the best plan of several planners and the best bound.
 
@@ -38,16 +44,16 @@ def make_instance(
         effort: Deterministic seconds of CP-SAT's bound.
         command: What is recorded as the maker.
         view: Where progress goes.
+        planners: Whose plans compete, beside one by hand.
     """
     definition = DEFINITIONS[name]()
     problem, costs = definition.problem, definition.costs
     plans: list[Plan] = _by_hand(definition)
-    for planner in PLANNERS:
-        if planner in BUILT_IN:
-            try:
-                plans.append(plan_problem(problem, costs, planner, calls, seed).plan)
-            except DopplerError as error:
-                view.line(f"{name}: {planner} has no plan: {error}")
+    for planner in planners:
+        try:
+            plans.append(plan_problem(problem, costs, planner, calls, seed).plan)
+        except DopplerError as error:
+            view.line(f"{name}: {planner} has no plan: {error}")
     values = [score_plan(problem, costs, plan) for plan in plans]
     value_ns, plan = min(zip(values, plans, strict=True), key=lambda pair: pair[0])
     names = ALL_BOUNDS if problem.graph.num_ops <= MAX_CP_SAT_OPS else QUICK_BOUNDS
@@ -75,15 +81,24 @@ def main() -> None:
     parser.add_argument("--calls", type=int, default=20_000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--effort", type=float, default=20.0)
+    parser.add_argument("--planners", default=",".join(PLANNERS))
     parser.add_argument("--folder", type=Path, default=shipped_folder())
     options = parser.parse_args()
     view = View()
     for name in options.names or DEFINITIONS:
         command = (
             f"python -m doppler.instances.make {name} --calls {options.calls} "
-            f"--seed {options.seed} --effort {options.effort:g}"
+            f"--seed {options.seed} --effort {options.effort:g} --planners {options.planners}"
         )
-        instance = make_instance(name, options.calls, options.seed, options.effort, command, view)
+        instance = make_instance(
+            name,
+            options.calls,
+            options.seed,
+            options.effort,
+            command,
+            view,
+            options.planners.split(","),
+        )
         path = options.folder / f"{name}.json"
         if path.exists():
             instance = _better(load_instance(path), instance)
