@@ -23,10 +23,11 @@ from doppler.core.problem import Problem
 from doppler.graphs.matmul_chain import ChainShards, matmul_chain
 from doppler.policies.build import build_assignment
 from doppler.policies.config import PolicyConfig
+from doppler.policies.device_columns import set_columns
 from doppler.policies.dual import DualPolicy, policy_inputs
 from doppler.policies.place import MASKED, place_logits
 from doppler.policies.tables import make_workspace
-from doppler.policies.timeline import place, reset, set_columns, set_mask, set_times
+from doppler.policies.timeline import place, reset, set_mask, set_times
 from doppler.training.config import ReinforceConfig, Stage
 from doppler.training.elites import EliteBuffer
 from doppler.training.learner import Learner, make_optimizer, torch_threads

@@ -11,6 +11,8 @@ from doppler.core.errors import ConfigError
 from doppler.core.problem import Objective
 from doppler.graphs.drl_job import JobMode
 from doppler.measure import MIN_BLOCKS
+from doppler.policies.config import PolicyKind
+from doppler.training.config import LearnedMode, Start
 from executor.drl.config import PPOJobConfig
 from executor.drl.presets import PRESETS
 
@@ -253,13 +255,35 @@ class PlanConfig(GraphConfig):
     """doppler plan: place a graph with one planner."""
 
     planner: str = setting("learned", "planner that makes the plan")
-    budget: int = setting(3000, "plans that the planner may simulate")
+    mode: LearnedMode = setting(
+        LearnedMode.polish, "planner=learned: greedy, sample, tune or polish"
+    )
+    start: Start = setting(
+        Start.pretrained, "planner=learned: pretrained policies, or from scratch"
+    )
+    policy: PolicyKind = setting(
+        PolicyKind.improved, "planner=learned start=scratch: improved, or the paper's pair"
+    )
+    seconds: float | None = setting(
+        None, "planner=learned: time that it may take beside the budget, or null"
+    )
+    budget: int | None = setting(
+        None, "plans that the planner may simulate; null = 3000, or no limit where seconds is set"
+    )
     output: str | None = setting(None, "file that the plan is written to")
     seed: int = setting(0, "seed of the planner")
 
     def __post_init__(self) -> None:
         GraphConfig.__post_init__(self)
+        if self.budget is None:
+            self.budget = 3000 if self.seconds is None else 1 << 40
         _at_least(self, 1, "budget")
+        if self.planner != "learned" and (
+            self.seconds is not None or self.mode is not LearnedMode.polish
+        ):
+            raise ConfigError(
+                f"mode and seconds are settings of planner=learned, and planner is {self.planner!r}"
+            )
 
 
 @dataclass(slots=True, kw_only=True)
@@ -390,6 +414,47 @@ class VerifyConfig:
     folder: str | None = setting(
         None, "folder of instance files; null = those that ship with DOPPLER"
     )
+
+
+@dataclass(slots=True, kw_only=True)
+class PretrainConfig:
+    """doppler pretrain: one policy over many generated problems."""
+
+    output: str = setting("results/pretraining", "folder of policy, state and training record")
+    policy: PolicyKind = setting(PolicyKind.improved, "which pair: improved, or the paper's")
+    epochs: int = setting(100, "epochs of the whole training; schedules end where it ends")
+    updates: int = setting(30, "gradient steps per epoch")
+    lessons: int = setting(24, "problems per epoch")
+    search_calls: int = setting(0, "plans that the search for a problem's labels may score")
+    validation: int = setting(60, "problems that the best policy is chosen on")
+    validate_every: int = setting(5, "epochs between two validations")
+    seconds: float = setting(1e9, "stop between two epochs after that time; resume=true goes on")
+    resume: bool = setting(False, "go on with the training in the output folder")
+    seed: int = setting(0, "seed of everything random")
+
+    def __post_init__(self) -> None:
+        _at_least(self, 1, "epochs", "updates", "lessons", "validation", "validate_every")
+        _at_least(self, 0, "search_calls", "seconds")
+
+
+@dataclass(slots=True, kw_only=True)
+class TransferConfig:
+    """doppler transfer: zero-shot, few-shot and scratch curves on new graphs and clusters."""
+
+    cases: list[str] = setting(
+        ["graph_to_graph", "p100_to_v100", "a100_to_h100"],
+        "what is transferred: graph_to_graph, p100_to_v100, a100_to_h100",
+    )
+    source_episodes: int = setting(2000, "episodes on the source")
+    few_shot: int = setting(200, "episodes of few-shot on the target")
+    scratch: int = setting(4000, "episodes of a policy from scratch on the target")
+    reference: int = setting(20000, "plans of the long annealing run that the best known is from")
+    seeds: int = setting(3, "seeds per case")
+    seed: int = setting(0, "first seed")
+    output: str = setting("results/transfer", "folder of chart and table")
+
+    def __post_init__(self) -> None:
+        _at_least(self, 1, "few_shot", "scratch", "reference", "seeds", "source_episodes")
 
 
 @dataclass(slots=True, kw_only=True)

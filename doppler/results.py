@@ -4,16 +4,13 @@ import datetime
 import json
 import os
 import shlex
-import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, is_dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from omegaconf import OmegaConf
-from safetensors.numpy import save_file
 
 from doppler.core.serialize import write_atomic
 
@@ -56,19 +53,6 @@ def write_settings(folder: Path, config: Any, command: Iterable[str]) -> None:
     """Writes the resolved configuration and the exact command."""
     (folder / CONFIG_FILE).write_text(OmegaConf.to_yaml(OmegaConf.structured(config)), "utf-8")
     (folder / COMMAND_FILE).write_text(command_text(command) + "\n", "utf-8")
-
-
-def write_tensors(path: Path, tensors: Mapping[str, np.ndarray]) -> None:
-    """Writes a safetensors file: it is either the old one or the whole new one."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
-    os.close(handle)
-    try:
-        save_file(dict(tensors), name)
-        os.chmod(name, 0o644)
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
 
 
 def command_text(command: Iterable[str]) -> str:

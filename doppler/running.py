@@ -48,9 +48,9 @@ from doppler.results import (
     link_latest,
     make_result_folder,
     write_settings,
-    write_tensors,
 )
 from doppler.session import JobSession
+from doppler.tensor_file import write_tensors
 from executor.checkpoint import Checkpoint
 from executor.options import ExecutorOptions
 from simulator.costs.measured import CostTable

@@ -109,6 +109,7 @@ def test_commands_on_graphs_accept_only_what_they_read():
     scales = {"ns_per_unit", "bytes_per_unit"}
     machine = {"cluster", "layout"}
     common = {"graph", "costs", "fallback", "objective", "noise", "output", *scales, *machine}
-    assert set(flat_keys(PlanConfig)) == common | {"planner", "budget", "seed"}
+    learned = {"mode", "start", "policy", "seconds"}
+    assert set(flat_keys(PlanConfig)) == common | learned | {"planner", "budget", "seed"}
     assert set(flat_keys(CompareConfig)) == common | {"planners", "budget", "seed", "bound_effort"}
     assert set(flat_keys(SimulateConfig)) == common | {"plan", "iterations", "robustness", "seed"}

@@ -11,6 +11,7 @@ import time
 import numpy as np
 import psutil
 import pytest
+from doppler.tensor_file import write_tensors
 from omegaconf import OmegaConf
 from rich.console import Console
 
@@ -43,7 +44,6 @@ from doppler.results import (
     METRICS_FILE,
     PLAN_FILE,
     write_settings,
-    write_tensors,
 )
 from doppler.running import _resolved, load_checkpoint, run_plan, surviving_cluster
 from doppler.session import RewardRecord, mean_return

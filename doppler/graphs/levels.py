@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from doppler.core.costs import Costs
 from doppler.core.graph import DataflowGraph, InputResidency
 from doppler.core.problem import Problem
+from doppler.graphs.longest_paths import compute_levels
 
 Floats = NDArray[np.float64]
 Ids = NDArray[np.int64]
@@ -157,20 +158,14 @@ def _usable(problem: Problem) -> NDArray[np.bool_]:
 def _longest(
     graph: DataflowGraph, op_ns_V: Floats, edge_ns_E: Floats | None, forward: bool
 ) -> tuple[Floats, Ids]:
-    own = [float(value) for value in op_ns_V]
-    along = [0.0] * len(graph.edges) if edge_ns_E is None else [float(e) for e in edge_ns_E]
-    levels = list(own)
-    best = [NO_OP] * graph.num_ops
-    order = graph.topological_order if forward else graph.topological_order[::-1]
-    for op in order:
-        longest, choice = 0.0, NO_OP
-        for edge_id, other in _neighbours(graph, op, forward):
-            length = along[edge_id] + levels[other]
-            if choice == NO_OP or length > longest or (length == longest and other < choice):
-                longest, choice = length, other
-        levels[op] = own[op] + longest
-        best[op] = choice
-    return np.asarray(levels), np.asarray(best, dtype=np.int64)
+    flat = [edge_id for edge_id, edge in enumerate(graph.edges) if edge.distance == 0]
+    dst = np.asarray([graph.edges[edge_id].dst for edge_id in flat], dtype=np.int64)
+    ids = np.asarray(flat, dtype=np.int64)[np.argsort(dst, kind="stable")]
+    in_ptr = np.searchsorted(np.sort(dst), np.arange(graph.num_ops + 1)).astype(np.int64)
+    in_src = np.asarray([graph.edges[edge_id].src for edge_id in ids], dtype=np.int64)
+    along = np.zeros(len(ids)) if edge_ns_E is None else np.asarray(edge_ns_E, np.float64)[ids]
+    found = compute_levels(np.asarray(op_ns_V, dtype=np.float64), in_ptr, in_src, along)
+    return (found.t_level, found.next_up) if forward else (found.b_level, found.next_down)
 
 
 def _neighbours(graph: DataflowGraph, op: int, forward: bool) -> Iterator[tuple[int, int]]:

@@ -1,36 +1,40 @@
-"""The learned planner: SEL and PLC trained on one problem; search and policy feed each other.
+"""The learned planner: SEL and PLC on one problem; search and policy feed each other.
 
-1. Stage I: the policies imitate the critical-path teacher (no plan is scored); policies that
-   are handed over trained do not go back to it.
-2. A short annealing run; its best plan becomes an elite, which the policies imitate too.
-3. Stage II: REINFORCE in the simulator, elites imitated beside it.
-4. Annealing from the policy's best plans (the polish).
+What it does depends on its mode, each being an anytime planner (the best plan ever scored is
+returned, never the last):
 
-The best plan ever scored is returned, never the last.
+- `greedy`: the most likely episode, one simulation.
+- `sample`: the best of the budget's episodes.
+- `tune`: stage II on this problem (REINFORCE in the simulator), no search.
+- `polish`: a short search whose best plan the policies imitate, stage II, and annealing from the
+  policy's best plans.
+
+Where the most likely episode does not fit (memory, links), a search for a plan that does comes
+first. Policies that have seen nothing begin with stage I, the imitation of the critical-path
+teacher (no plan is scored); trained ones, such as the pretrained pair, do not go back to it.
 
 Source: DOPPLER (arXiv 2505.23131) with the changes of docs/design.md.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
 from torch import Tensor
 
-from doppler.core.costs import Costs
-from doppler.core.errors import CapacityError
-from doppler.core.plan import Plan, make_plan
+from doppler.core.plan import Plan
 from doppler.core.problem import Problem
 from doppler.core.runtime import INFEASIBLE_NS, Scorer
-from doppler.planners.annealing import anneal
 from doppler.planners.base import Budget
-from doppler.planners.evaluator import Evaluator
-from doppler.policies.assignment import Assignment, Bools, Ints
+from doppler.planners.bounds import lower_bounds
+from doppler.planners.learned_run import AnytimeEvaluator, LearnedRun, PlanProgress
+from doppler.policies.assignment import Assignment, Ints
 from doppler.policies.build import build_assignment
 from doppler.policies.config import PolicyConfig
 from doppler.policies.dual import DualPolicy, policy_inputs
-from doppler.policies.sampling import SampleMode, Temperature, plan_arrays
-from doppler.training.config import Stage, TrainingConfig
+from doppler.policies.pretrained import load_pretrained
+from doppler.policies.sampling import Temperature
+from doppler.training.config import LearnedMode, Stage, Start, TrainingConfig
 from doppler.training.elites import EliteBuffer
 from doppler.training.imitation import imitate, imitate_elites
 from doppler.training.learner import Learner, make_optimizer, torch_threads
@@ -57,17 +61,26 @@ class LearnedPlanner:
     """A planner that keeps what it learned.
 
     Attributes:
-        policy_config: Shape of the policies.
-        training: How the budget is spent.
+        mode: How the budget is spent.
+        start: Where the policies come from if none are handed over.
+        policy_config: Shape of policies that start from scratch.
+        training: Shares and settings of the parts.
+        seconds: Time that a run may take beside its budget of plans; a part that is begun is
+            ended. With it, equal seeds need not give equal plans.
         on_record: Called after every update of stages I and II.
+        on_progress: Called whenever the best plan gets better.
         policy: Policies to start from; after a call, the trained ones (for stage III).
         learner: After a call, the state of training, elites included.
         values_ns: After a call, the best value at the end of each part.
     """
 
+    mode: LearnedMode = LearnedMode.polish
+    start: Start = Start.scratch
     policy_config: PolicyConfig = field(default_factory=PolicyConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
+    seconds: float | None = None
     on_record: OnRecord | None = None
+    on_progress: Callable[[PlanProgress], None] | None = None
     policy: DualPolicy | None = None
     learner: Learner | None = None
     values_ns: dict[str, int] = field(default_factory=dict)
@@ -87,28 +100,63 @@ class LearnedPlanner:
     def _plan(
         self, problem: Problem, scorer: Scorer, budget: Budget, rng: np.random.Generator
     ) -> Plan:
-        evaluator = Evaluator(problem, scorer, budget, SOURCE)
-        assignment = build_assignment(problem, scorer.costs)
-        is_trained = self.policy is not None
-        learner = self._learner(assignment, rng)
-        run = _Run(problem, scorer, evaluator, learner, rng)
+        bound_ns = lower_bounds(problem, scorer.costs).best_ns if self.on_progress else 0
+        evaluator = AnytimeEvaluator(
+            problem,
+            scorer,
+            budget,
+            SOURCE,
+            seconds=self.seconds,
+            bound_ns=bound_ns,
+            on_progress=self.on_progress,
+        )
+        is_trained = self.policy is not None or self.start is Start.pretrained
+        learner = self._learner(build_assignment(problem, scorer.costs), rng)
+        run = LearnedRun(problem, scorer, evaluator, learner, rng)
         if not is_trained:
             imitate(learner, self.training.imitation, self.on_record)
         run.score_greedy()
         if evaluator.best_ns >= INFEASIBLE_NS:
-            run.search(max(1, evaluator.remaining // 2), ())
-        self.values_ns = {"imitation": evaluator.best_ns}
-        run.search(round(budget.calls * self.training.search_share), ())
-        self.values_ns["search"] = evaluator.best_ns
-        self._imitate_elites(run)
-        self._reinforce(run, round(budget.calls * self.training.learn_share))
-        self.values_ns["policy"] = evaluator.best_ns
-        run.search(evaluator.remaining, run.seeds(self.training.num_seeds))
-        self.values_ns["polish"] = evaluator.best_ns
+            run.search(max(1, evaluator.remaining // 2), (), SOURCE)
+        self.values_ns = {"greedy": evaluator.best_ns}
+        if self.mode is LearnedMode.sample:
+            self._part(run, "sample")
+            run.sample(evaluator.remaining)
+        elif self.mode is LearnedMode.tune:
+            self._part(run, "tune")
+            run.sample(min(PROBE, evaluator.remaining), PROBE_TEMPERATURE)
+            self._reinforce(run, 1.0)
+        elif self.mode is LearnedMode.polish:
+            self._polish(run, is_trained)
+        self.values_ns["end"] = evaluator.best_ns
         return evaluator.plan()
+
+    def _polish(self, run: LearnedRun, is_trained: bool) -> None:
+        evaluator, training = run.evaluator, self.training
+        calls = evaluator.calls_within(1.0)
+        self._part(run, "search")
+        if is_trained:
+            run.sample(round(calls * training.search_share))
+        else:
+            run.search(round(calls * training.search_share), (), SOURCE)
+            self._imitate_elites(run)
+        self._part(run, "learn")
+        self._reinforce(run, training.learn_share / max(1e-6, 1.0 - training.search_share))
+        self._part(run, "polish")
+        while not evaluator.is_over:
+            left = max(1, evaluator.calls_within(1.0 if self.seconds is None else 0.7))
+            run.search(left, run.seeds(training.num_seeds, SOURCE), SOURCE)
+            if self.seconds is None:
+                break
+
+    def _part(self, run: LearnedRun, name: str) -> None:
+        self.values_ns[f"before {name}"] = run.evaluator.best_ns
+        run.evaluator.part = name
 
     def _learner(self, assignment: Assignment, rng: np.random.Generator) -> Learner:
         policy = self.policy
+        if policy is None and self.start is Start.pretrained:
+            policy = load_pretrained()
         if policy is None:
             policy = DualPolicy(self.policy_config, seed=int(rng.integers(2**31)))
         elites = EliteBuffer(assignment, self.training.reinforce.num_elites)
@@ -118,7 +166,7 @@ class LearnedPlanner:
         self.learner = Learner(policy, inputs, elites, own, self.training.threads)
         return self.learner
 
-    def _imitate_elites(self, run: "_Run") -> None:
+    def _imitate_elites(self, run: LearnedRun) -> None:
         """Imitates the elites, unless the policy's episodes get worse by it.
 
         An elite of another basin may be nothing that the features can tell apart.
@@ -126,15 +174,16 @@ class LearnedPlanner:
         learner, config = run.learner, self.training.imitation
         if run.evaluator.remaining < 4 * PROBE or not len(learner.elites):
             return
-        before, value = _weights(learner.policy), run.probe()
+        before = _weights(learner.policy)
+        value = run.sample(PROBE, PROBE_TEMPERATURE)
         imitate_elites(learner, config, self.on_record)
-        if run.probe() > value:
+        if run.sample(PROBE, PROBE_TEMPERATURE) > value:
             learner.policy.load_state_dict(before)
 
-    def _reinforce(self, run: "_Run", calls: int) -> None:
-        """Stage II, `restarts` times from the imitating policy; the best end is kept."""
+    def _reinforce(self, run: LearnedRun, share: float) -> None:
+        """Stage II, `restarts` times from the policy as it is; the best end is kept."""
         config, restarts = self.training.reinforce, self.training.restarts
-        calls = min(calls, run.evaluator.remaining)
+        calls = run.evaluator.calls_within(share)
         per_leg = calls // restarts // config.batch * config.batch
         if per_leg == 0 or run.evaluator.best_ns >= INFEASIBLE_NS:
             return
@@ -164,120 +213,10 @@ def _weights(policy: DualPolicy) -> dict[str, Tensor]:
     return {name: value.clone() for name, value in policy.state_dict().items()}
 
 
-class _Run:
-    """One planning run: scoring within the budget, search, and elites."""
-
-    def __init__(
-        self,
-        problem: Problem,
-        scorer: Scorer,
-        evaluator: Evaluator,
-        learner: Learner,
-        rng: np.random.Generator,
-    ) -> None:
-        self._problem = problem
-        self._scorer = scorer
-        self.evaluator = evaluator
-        self.learner = learner
-        self._rng = rng
-
-    def evaluate(self, placements_BV: Ints, priorities_BV: Ints) -> Ints:
-        """Values of plans; plans that use a missing link are infeasible and cost nothing."""
-        values = np.full(len(placements_BV), INFEASIBLE_NS, dtype=np.int64)
-        legal = np.flatnonzero(self._legal(placements_BV))
-        if len(legal):
-            found = self.evaluator.score(placements_BV[legal], priorities_BV[legal])
-            values[legal[: len(found)]] = found
-        return values
-
-    def score_greedy(self) -> None:
-        """Scores the policy's most likely episode."""
-        learner = self.learner
-        rollouts = learner.policy.sample(learner.inputs, 1, learner.rng, mode=SampleMode.greedy)
-        values = self.evaluate(*plan_arrays(learner.inputs.assignment, rollouts))
-        learner.elites.add_episodes(rollouts.orders, rollouts.devices, values)
-
-    def probe(self) -> float:
-        """Returns the mean value of a few episodes of the policy; the plans become elites."""
-        learner = self.learner
-        rollouts = learner.policy.sample(
-            learner.inputs, PROBE, learner.rng, temperature=PROBE_TEMPERATURE
-        )
-        values = self.evaluate(*plan_arrays(learner.inputs.assignment, rollouts))
-        learner.elites.add_episodes(rollouts.orders, rollouts.devices, values)
-        return float(values.astype(np.float64).mean())
-
-    def search(self, calls: int, seeds: tuple[Plan, ...]) -> None:
-        """Anneals with `calls` plans from seeds; what it finds becomes an elite."""
-        calls = min(calls, self.evaluator.remaining)
-        if calls < 1:
-            return
-        watched = _WatchedScorer(self._problem, self._scorer.costs, self.evaluator)
-        try:
-            found = anneal(
-                self._problem, watched, Budget(calls), self._rng, seeds=seeds, source=SOURCE
-            )
-        except CapacityError:  # nothing fits yet; the run ends with that error if it stays so
-            return
-        self.learner.elites.add_plans(
-            np.array([found.placement], dtype=np.int64),
-            np.array([found.priority], dtype=np.int64),
-            np.array([watched.best_ns], dtype=np.int64),
-        )
-
-    def seeds(self, count: int) -> tuple[Plan, ...]:
-        """The best plans so far."""
-        elites = self.learner.elites
-        if not len(elites):
-            return ()
-        orders, devices = elites.episodes(elites.elites[:count])
-        placements, priorities = self.learner.inputs.assignment.plan_arrays(orders, devices)
-        return tuple(
-            make_plan(self._problem, tuple(placement), tuple(priority), SOURCE)
-            for placement, priority in zip(placements.tolist(), priorities.tolist(), strict=True)
-        )
-
-    def _legal(self, placements_BV: Ints) -> Bools:
-        assignment = self.learner.inputs.assignment
-        if assignment.linked.all():
-            return np.ones(len(placements_BV), dtype=np.bool_)
-        devices_BN = placements_BV[:, assignment.op_ids]
-        targets = np.repeat(np.arange(assignment.num_ops), np.diff(assignment.near_ptr))
-        producers = ~assignment.near_out
-        src = devices_BN[:, assignment.near_op[producers]]
-        dst = devices_BN[:, targets[producers]]
-        linked: Bools = np.all(assignment.linked[src, dst], axis=1)
-        return linked
-
-
-class _WatchedScorer:
-    """A `Scorer` whose plans count for the run's evaluator, and whose best value is known."""
-
-    def __init__(self, problem: Problem, costs: Costs, evaluator: Evaluator) -> None:
-        self.problem = problem
-        self.costs = costs
-        self.num_calls = 0
-        self.best_ns = INFEASIBLE_NS
-        self._evaluator = evaluator
-
-    def score(
-        self,
-        placements_BV: Sequence[Sequence[int]],
-        priorities_BV: Sequence[Sequence[int]],
-        bounds_B: Sequence[int] | None = None,
-    ) -> Ints:
-        placements, priorities = np.asarray(placements_BV), np.asarray(priorities_BV)
-        values = self._evaluator.score(placements, priorities, bounds_B)
-        self.num_calls += len(values)
-        within = values if bounds_B is None else values[values <= np.asarray(bounds_B)]
-        self.best_ns = min(self.best_ns, int(within.min(initial=INFEASIBLE_NS)))
-        return values
-
-
 class _LegBest:
     """Evaluates, and remembers the best value of one leg."""
 
-    def __init__(self, run: _Run) -> None:
+    def __init__(self, run: LearnedRun) -> None:
         self._run = run
         self.best_ns = INFEASIBLE_NS
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from doppler.core.graph import InputResidency
 from doppler.core.problem import Problem
-from doppler.policies.levels import Levels, compute_levels, optimistic_costs
+from doppler.graphs.longest_paths import Levels, compute_levels, lookahead_costs
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -123,8 +123,8 @@ class Assignment:
 
     @cached_property
     def lookahead(self) -> Floats:
-        """Optimistic time after an op ends on a device, N x D; see `optimistic_costs`."""
-        cost = optimistic_costs(
+        """Optimistic time after an op ends on a device, N x D; see `lookahead_costs`."""
+        cost = lookahead_costs(
             np.where(self.allowed, self.work, np.inf),
             (self.in_ptr, self.in_src, self.in_bytes),
             np.where(self.linked, self.latency, np.inf),

@@ -13,10 +13,11 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load, save
+from safetensors.torch import load
 from torch import Tensor
 
 from doppler.core.errors import FormatError
+from doppler.tensor_file import write_tensors
 
 TENSORS = "tensors.safetensors"
 DOCUMENT = "bundle.json"
@@ -26,17 +27,17 @@ def write_bundle(
     directory: Path, kind: str, version: int, tensors: dict[str, Tensor], content: dict[str, Any]
 ) -> None:
     """Writes a bundle beside `directory` and moves it there, so that a half-written one is none."""
-    data = save({name: tensor.detach().contiguous() for name, tensor in tensors.items()})
-    document = {
-        "format": kind,
-        "schema_version": version,
-        "sha256": hashlib.sha256(data).hexdigest(),
-        "content": content,
-    }
     fresh = directory.with_name(f".{directory.name}.{os.getpid()}.new")
     old = directory.with_name(f".{directory.name}.{os.getpid()}.old")
     fresh.mkdir(parents=True)
-    (fresh / TENSORS).write_bytes(data)
+    arrays = {name: tensor.detach().contiguous().numpy() for name, tensor in tensors.items()}
+    write_tensors(fresh / TENSORS, arrays)
+    document = {
+        "format": kind,
+        "schema_version": version,
+        "sha256": hashlib.sha256((fresh / TENSORS).read_bytes()).hexdigest(),
+        "content": content,
+    }
     (fresh / DOCUMENT).write_text(json.dumps(document, indent=1, sort_keys=True) + "\n")
     if directory.exists():
         directory.rename(old)

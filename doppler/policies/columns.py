@@ -103,6 +103,8 @@ DEVICE_KINDS = ("cpu", "cuda", "green_context", "mps", "mig")
 NUM_STATIC = StaticColumn.KIND + len(DEVICE_KINDS) + 1
 NUM_PAPER = 5
 NUM_PRIORS = 3
+FIRST_GRAPH = NodeColumn.GRAPH_COMM_TO_WORK
+NUM_GRAPH = len(NodeColumn) - FIRST_GRAPH
 
 
 def num_node_columns(kind: PolicyKind) -> int:

@@ -19,12 +19,25 @@ class PolicyKind(enum.Enum):
     improved = "improved"
 
 
+class Learned(enum.Enum):
+    """Which of the two policies learns; the other one's place is taken by a rule.
+
+    `select_only`: SEL with the device of the earliest start. `place_only`: the candidate of the
+    largest b-level with PLC. Ties go to the lower id. Source: DOPPLER, dual-policy ablation.
+    """
+
+    both = "both"
+    select_only = "select_only"
+    place_only = "place_only"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyConfig:
     """Sizes and switches of both policies.
 
     Attributes:
         kind: Which pair.
+        learned: Which of them learns.
         hidden: Width of an op's embedding.
         rank: Rank of the edge-conditioned map of a message (the paper's map has full rank).
         rounds: Message-passing rounds.
@@ -36,6 +49,7 @@ class PolicyConfig:
     """
 
     kind: PolicyKind = PolicyKind.improved
+    learned: Learned = Learned.both
     hidden: int = 48
     rank: int = 16
     rounds: int = 3

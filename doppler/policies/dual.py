@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from doppler.policies.assignment import Assignment, Ints
-from doppler.policies.config import PolicyConfig
+from doppler.policies.config import Learned, PolicyConfig, PolicyKind
 from doppler.policies.features import GraphTensors, graph_tensors
 from doppler.policies.place import MASKED, PlaceHead, PlacePolicy
 from doppler.policies.place_kernel import compiled_logits
@@ -27,7 +27,7 @@ from doppler.policies.sequence_softmax import sequence_softmax
 from doppler.policies.tables import Heads, Tables, make_tables
 
 # How the initial weight of PLC's prior is dealt to finish, lookahead and partners.
-PRIOR_SHARES = (0.4, 0.6, 0.4)
+PRIOR_SHARES = (0.4, 0.4, 0.2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +45,7 @@ class Encoded:
 
     scores: Tensor
     head: PlaceHead
+    learned: Learned
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +91,11 @@ class DualPolicy(nn.Module):
 
     def encode(self, inputs: PolicyInputs) -> Encoded:
         """Returns the per-update terms; message passing happens here and only here."""
-        return Encoded(scores=self.select(inputs.graph), head=self.place(inputs.graph))
+        return Encoded(
+            scores=self.select(inputs.graph),
+            head=self.place(inputs.graph),
+            learned=self.config.learned,
+        )
 
     def sample(
         self,
@@ -145,6 +150,8 @@ def head_arrays(encoded: Encoded) -> Heads:
         dynamic=single(head.dynamic),
         output=single(head.output),
         priors=head.priors.detach().numpy().astype(np.float64),
+        fixed_select=encoded.learned is Learned.place_only,
+        fixed_place=encoded.learned is Learned.select_only,
     )
 
 
@@ -157,6 +164,8 @@ def log_probs(encoded: Encoded, rollouts: Rollouts) -> Decisions:
     )
     scores = encoded.scores.index_select(0, orders.flatten()).view(orders.shape)
     select = scores / temperature.select - totals
+    if encoded.learned is Learned.place_only:
+        select, select_entropy = torch.zeros_like(select), torch.zeros_like(select)
     rows, logs = _place_logs(encoded.head, rollouts)
     devices = torch.from_numpy(rollouts.devices).flatten()[rows]
     chosen = logs.gather(1, devices[:, None])[:, 0]
@@ -178,7 +187,7 @@ def _place_logs(head: PlaceHead, rollouts: Rollouts) -> tuple[Tensor, Tensor]:
     masks = torch.from_numpy(rollouts.masks).flatten(0, 1)
     rows = torch.nonzero(masks.sum(dim=1) > 1)[:, 0]
     orders, devices = torch.from_numpy(rollouts.orders), torch.from_numpy(rollouts.devices)
-    means = _placed_means(head.placed, orders, devices, masks.shape[1])
+    means = placed_means(head.placed, orders, devices, masks.shape[1])
     columns = torch.from_numpy(rollouts.columns).flatten(0, 1).index_select(0, rows)
     inputs = torch.cat([columns, means.flatten(0, 1).index_select(0, rows)], dim=2)
     logits = compiled_logits(head, orders.flatten()[rows], inputs)
@@ -186,8 +195,8 @@ def _place_logs(head: PlaceHead, rollouts: Rollouts) -> tuple[Tensor, Tensor]:
     return rows, torch.log_softmax(logits, dim=1)
 
 
-def _placed_means(placed_NP: Tensor, orders: Tensor, devices: Tensor, num_devices: int) -> Tensor:
-    """Mean of `placed` over the ops on each device before every step, B x N x D x P."""
+def placed_means(placed_NP: Tensor, orders: Tensor, devices: Tensor, num_devices: int) -> Tensor:
+    """Returns the mean of `placed` over the ops on each device before a step, B x N x D x P."""
     here = nn.functional.one_hot(devices, num_devices).to(placed_NP.dtype)
     placed = placed_NP.index_select(0, orders.flatten()).view(*orders.shape, -1)
     terms = here[..., None] * placed[:, :, None, :]
@@ -197,20 +206,27 @@ def _placed_means(placed_NP: Tensor, orders: Tensor, devices: Tensor, num_device
 
 
 def _initialise(policy: DualPolicy, seed: int) -> None:
-    """Orthogonal matrices, zero biases, priors as configured; output layers start small."""
+    """Orthogonal matrices, zero biases, priors as configured.
+
+    The improved pair begins as its priors, with output layers of zero: what a random network adds
+    to them only makes plans worse. The paper's pair has no priors, its output layers start small.
+    """
+    start = 0.0 if policy.config.kind is PolicyKind.improved else 0.1
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in policy.named_parameters():
             if parameter.dim() == 2:
                 small = name.endswith(("score.weight", "output.weight"))
-                gain = 0.1 if small else 1.0
+                gain = start if small else 1.0
                 nn.init.orthogonal_(parameter, gain=gain, generator=generator)
             else:
                 parameter.zero_()
-        policy.select.prior.fill_(_inverse_softplus(policy.config.select_prior))
-        for index in range(len(policy.place.prior)):
+        for prior in (policy.select.prior, policy.place.prior):
+            prior.slope.zero_()
+        policy.select.prior.base.fill_(_inverse_softplus(policy.config.select_prior))
+        for index in range(len(policy.place.prior.base)):
             share = policy.config.place_prior * PRIOR_SHARES[index]
-            policy.place.prior[index] = _inverse_softplus(share)
+            policy.place.prior.base[index] = _inverse_softplus(share)
 
 
 def _inverse_softplus(value: float) -> float:

@@ -8,8 +8,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch_geometric.nn import MessagePassing
 
-from doppler.policies.columns import num_edge_columns, num_node_columns
-from doppler.policies.config import PolicyConfig
+from doppler.policies.columns import (
+    FIRST_GRAPH,
+    NUM_GRAPH,
+    num_edge_columns,
+    num_node_columns,
+)
+from doppler.policies.config import PolicyConfig, PolicyKind
 from doppler.policies.features import NUM_RELATIONS, GraphTensors
 
 LEAKY_SLOPE = 0.1
@@ -78,6 +83,31 @@ class GraphEncoder(nn.Module):
         for _ in range(self.rounds):
             hidden = self.update(self.conv(hidden, graph, gates), hidden)
         return F.leaky_relu(hidden, LEAKY_SLOPE)
+
+
+class PriorWeights(nn.Module):
+    """Weights of hand-made terms in a logit: `softplus(b + A g)`, g the columns of the graph.
+
+    What a rule of thumb is worth depends on the graph: how transfers compare with ops, how much
+    runs in parallel, how the devices differ, how many there are. The paper's pair has no terms.
+
+    Shapes:
+        - **output:** number of terms, 0 for the paper's pair
+    """
+
+    def __init__(self, config: PolicyConfig, num_terms: int) -> None:
+        super().__init__()
+        count = num_terms if config.kind is PolicyKind.improved else 0
+        self.base = nn.Parameter(torch.zeros(count))
+        self.slope = nn.Parameter(torch.zeros(count, NUM_GRAPH))
+
+    def forward(self, graph: GraphTensors) -> Tensor:
+        """Returns the weights for one graph."""
+        if not len(self.base):
+            return self.base
+        columns = graph.nodes[0, FIRST_GRAPH : FIRST_GRAPH + NUM_GRAPH]
+        weights: Tensor = F.softplus(self.base + self.slope @ columns)
+        return weights
 
 
 def path_sums(embeddings: Tensor, jumps: Tensor) -> Tensor:

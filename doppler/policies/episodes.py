@@ -10,16 +10,9 @@ import numba
 import numpy as np
 
 from doppler.policies.assignment import Bools, Floats, Ints
+from doppler.policies.device_columns import FINISH_GAP, set_columns
 from doppler.policies.tables import Heads, Singles, Tables, Workspace, make_workspace
-from doppler.policies.timeline import (
-    FINISH,
-    FINISH_GAP,
-    place,
-    reset,
-    set_columns,
-    set_mask,
-    set_times,
-)
+from doppler.policies.timeline import FINISH, START, place, reset, set_mask, set_times
 
 SAMPLE, GREEDY, REPLAY = 0, 1, 2
 MIN_EXPONENT = -600.0
@@ -55,8 +48,8 @@ class EpisodeArrays(NamedTuple):
 
 
 @numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
-def _uniform(state: np.ndarray) -> float:  # type: ignore[type-arg]
-    """Next number in [0, 1): splitmix64."""
+def uniform(state: np.ndarray) -> float:  # type: ignore[type-arg]
+    """Returns the next number in [0, 1): splitmix64."""
     state[0] += np.uint64(0x9E3779B97F4A7C15)
     z = state[0]
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -105,7 +98,7 @@ def _best_set(tree: Ints, size: int, leaf: int, value: int, scores: Floats) -> N
 
 
 @numba.njit(cache=True, nogil=True, fastmath=True, error_model="numpy")  # type: ignore[untyped-decorator]
-def _set_logits(h: Heads, s: Workspace, op: int, hidden: Singles) -> None:
+def set_logits(h: Heads, s: Workspace, op: int, hidden: Singles) -> None:
     """Fills the logits of `op` on every device; its columns are set."""
     width, num_columns = len(hidden), h.dynamic.shape[0]
     for device in range(len(s.logits)):
@@ -153,7 +146,7 @@ def _choose_device(
     if mode == REPLAY:
         choice = forced
     elif mode == SAMPLE:
-        target = _uniform(state) * total
+        target = uniform(state) * total
         for device in range(num_devices):
             if s.mask[device]:
                 choice = device
@@ -194,6 +187,21 @@ def _top_tie(ties: Ints, blocks: Ints) -> int:
 
 
 @numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def _take_earliest_start(t: Tables, s: Workspace, op: int, forced: int) -> int:
+    """Leaves one device in the mask: `forced`, or where it is -1 that of the earliest start."""
+    num_devices = len(s.mask)
+    best = forced
+    if forced < 0:
+        set_times(t, s, op, 0, num_devices)
+        for device in range(num_devices):
+            if s.mask[device] and (best < 0 or s.scratch[START, device] < s.scratch[START, best]):
+                best = device
+    for device in range(num_devices):
+        s.mask[device] = device == best
+    return 1
+
+
+@numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
 def run_episodes(
     t: Tables,
     h: Heads,
@@ -212,7 +220,9 @@ def run_episodes(
     size = 1
     while size < num_ops:
         size *= 2
-    weights = np.exp(np.maximum((h.scores - h.scores.max()) / select_temperature, MIN_EXPONENT))
+    scores = -t.tie_class.astype(np.float64) if h.fixed_select else h.scores
+    weights = np.exp(np.maximum((scores - scores.max()) / select_temperature, MIN_EXPONENT))
+    ranked = mode == GREEDY or h.fixed_select
     tree, best = np.zeros(2 * size), np.full(2 * size, -1, np.int64)
     hidden = np.empty(len(h.output), np.float32)
     num_ties = t.tie_class.max() + 1
@@ -226,8 +236,8 @@ def run_episodes(
         for op in range(num_ops):
             if s.missing[op] == 0:
                 tree_set(tree, size, op, weights[op])
-                if mode == GREEDY:
-                    _best_set(best, size, op, op, h.scores)
+                if ranked:
+                    _best_set(best, size, op, op, scores)
                 _add_candidate(op, 0, row, t, out.arrivals, entry, ties, blocks, credit)
         span = 0.0
         for step in range(num_ops):
@@ -235,20 +245,24 @@ def run_episodes(
             credit[top] += 1.0 / ties[top]
             if mode == REPLAY:
                 op = out.orders[row, step]
-            elif mode == GREEDY:
+            elif ranked:
                 op = best[1]
             else:
-                op = _tree_draw(tree, size, _uniform(state))
+                op = _tree_draw(tree, size, uniform(state))
             out.orders[row, step] = op
-            out.select_log_probs[row, step] = np.log(weights[op]) - np.log(tree[1])
+            if not h.fixed_select:
+                out.select_log_probs[row, step] = np.log(weights[op]) - np.log(tree[1])
             tree_set(tree, size, op, 0.0)
-            if mode == GREEDY:
-                _best_set(best, size, op, -1, h.scores)
+            if ranked:
+                _best_set(best, size, op, -1, scores)
             tie = t.tie_class[op]
             ties[tie] -= 1
             blocks[tie >> 6] -= 1
             out.teacher_select[row, op] = credit[tie] - entry[op]
             choices = set_mask(t, s, op)
+            if h.fixed_place and choices > 1:
+                forced = out.devices[row, step] if mode == REPLAY else -1
+                choices = _take_earliest_start(t, s, op, forced)
             if choices == 1:
                 device = 0
                 while not s.mask[device]:
@@ -258,7 +272,7 @@ def run_episodes(
                 out.teacher[row, step, device] = True
             else:
                 set_columns(t, s, op, step, num_columns)
-                _set_logits(h, s, op, hidden)
+                set_logits(h, s, op, hidden)
                 earliest = np.inf
                 for d in range(num_devices):
                     if s.mask[d]:
@@ -284,8 +298,8 @@ def run_episodes(
                 s.missing[consumer] -= 1
                 if s.missing[consumer] == 0:
                     tree_set(tree, size, consumer, weights[consumer])
-                    if mode == GREEDY:
-                        _best_set(best, size, consumer, consumer, h.scores)
+                    if ranked:
+                        _best_set(best, size, consumer, consumer, scores)
                     _add_candidate(
                         consumer, step + 1, row, t, out.arrivals, entry, ties, blocks, credit
                     )

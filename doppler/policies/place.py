@@ -17,8 +17,8 @@ from doppler.policies.columns import (
     num_device_columns,
     num_node_columns,
 )
-from doppler.policies.config import PolicyConfig, PolicyKind
-from doppler.policies.encoder import LEAKY_SLOPE, GraphEncoder
+from doppler.policies.config import PolicyConfig
+from doppler.policies.encoder import LEAKY_SLOPE, GraphEncoder, PriorWeights
 from doppler.policies.features import GraphTensors
 
 MASKED = -1e9
@@ -51,8 +51,7 @@ class PlacePolicy(nn.Module):
     """Scores devices with one shared head, so any number of devices will do.
 
     `logit(v, d) = u LReLU(own_v + device_d + dynamic y_d + lift (mean of placed_w over ops w on d))
-    - sum over i of softplus(p_i) gap_i(v, d)`, with the gaps of `DeviceColumn` (the priors of
-    learned weight; the paper's pair has none).
+    - sum over i of p_i gap_i(v, d)`, with the gaps of `DeviceColumn` and `PriorWeights` p.
 
     Source: DOPPLER section 4 (features, embedding and S_d enter one hidden layer).
     """
@@ -67,8 +66,7 @@ class PlacePolicy(nn.Module):
         self.device = nn.Linear(NUM_STATIC, width, bias=False)
         self.dynamic = nn.Linear(num_device_columns(config.kind), width, bias=False)
         self.output = nn.Linear(width, 1, bias=False)
-        has_priors = config.kind is PolicyKind.improved
-        self.prior = nn.Parameter(torch.zeros(NUM_PRIORS if has_priors else 0))
+        self.prior = PriorWeights(config, NUM_PRIORS)
 
     def forward(self, graph: GraphTensors) -> PlaceHead:
         """Returns the per-update terms."""
@@ -81,7 +79,7 @@ class PlacePolicy(nn.Module):
             device=device,
             dynamic=self.dynamic.weight.t(),
             output=self.output.weight[0],
-            priors=F.softplus(self.prior),
+            priors=self.prior(graph),
         )
 
 

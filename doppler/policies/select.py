@@ -5,18 +5,23 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from doppler.policies.columns import num_node_columns
-from doppler.policies.config import PolicyConfig, PolicyKind
-from doppler.policies.encoder import LEAKY_SLOPE, GraphEncoder, path_sums, z_rows
+from doppler.policies.config import PolicyConfig
+from doppler.policies.encoder import (
+    LEAKY_SLOPE,
+    GraphEncoder,
+    PriorWeights,
+    path_sums,
+    z_rows,
+)
 from doppler.policies.features import GraphTensors
 
 
 class SelectPolicy(nn.Module):
     """Scores every op once; the choice at a step is the softmax of scores over the candidates.
 
-    `score(v) = softplus(p) b(v) / CP + W3 LReLU(W2 [Z_v ; H_v ; hb_v ; ht_v])`, with Z the op's
+    `score(v) = p b(v) / CP + W3 LReLU(W2 [Z_v ; H_v ; hb_v ; ht_v])`, with Z the op's
     features, H its embedding, hb and ht the embeddings summed along its longest paths to an exit
-    and from an entry, and the first term the critical-path prior of learned weight (the improved
-    pair's only).
+    and from an entry, and the first term the critical-path prior (`PriorWeights`).
 
     Source: DOPPLER section 4; scores do not change within an episode here, so that sampling costs
     O(log V) per step.
@@ -29,8 +34,7 @@ class SelectPolicy(nn.Module):
         self.features = nn.Linear(num_node_columns(config.kind), width)
         self.mix = nn.Linear(width + 3 * config.hidden, width)
         self.score = nn.Linear(width, 1, bias=False)
-        has_prior = config.kind is PolicyKind.improved
-        self.prior = nn.Parameter(torch.zeros(1 if has_prior else 0))
+        self.prior = PriorWeights(config, 1)
 
     def forward(self, graph: GraphTensors) -> Tensor:
         """Returns one score per op, N, in float64."""
@@ -40,6 +44,6 @@ class SelectPolicy(nn.Module):
         own = F.leaky_relu(self.features(graph.nodes), LEAKY_SLOPE)
         mixed = self.mix(torch.cat([own, embeddings, down, up], dim=1))
         learned = self.score(F.leaky_relu(mixed, LEAKY_SLOPE))[:, 0]
-        prior = F.softplus(self.prior).sum() * graph.b_share
+        prior = self.prior(graph).sum() * graph.b_share
         scores: Tensor = learned.double() + prior.double()
         return scores

@@ -1,16 +1,18 @@
 """Stores both policies: safetensors and the JSON of their configuration."""
 
+import enum
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
 from doppler.core.errors import ConfigError, FormatError
 from doppler.policies.bundle import load_tensors, read_bundle, write_bundle
-from doppler.policies.config import PolicyConfig, PolicyKind
+from doppler.policies.config import Learned, PolicyConfig, PolicyKind
 from doppler.policies.dual import DualPolicy
 
 KIND = "doppler.policy"
 VERSION = 2
+CHOICES: dict[str, type[enum.Enum]] = {"kind": PolicyKind, "learned": Learned}
 
 
 def save_policy(policy: DualPolicy, directory: Path) -> None:
@@ -33,7 +35,7 @@ def load_policy(directory: Path) -> DualPolicy:
 
 def config_document(config: PolicyConfig) -> dict[str, Any]:
     """Returns the configuration as JSON values."""
-    return {**asdict(config), "kind": config.kind.value}
+    return {**asdict(config), "kind": config.kind.value, "learned": config.learned.value}
 
 
 def parse_config(document: Any, where: Path) -> PolicyConfig:
@@ -51,12 +53,14 @@ def parse_config(document: Any, where: Path) -> PolicyConfig:
     for key, value in document.items():
         if key not in expected:
             raise FormatError(f"a policy's config has no key {key!r}, and {where} holds it")
-        if key != "kind" and type(value) not in (expected[key], int):
+        if key not in CHOICES and type(value) not in (expected[key], int):
             raise FormatError(f"{key} is a number, and in {where} it is {value!r}")
-    names = [entry.value for entry in PolicyKind]
-    if document["kind"] not in names:
-        raise FormatError(f"kind is one of {names}, and in {where} it is {document['kind']!r}")
+    for key, choice in CHOICES.items():
+        names = [entry.value for entry in choice]
+        if document[key] not in names:
+            raise FormatError(f"{key} is one of {names}, and in {where} it is {document[key]!r}")
+    choices = {key: choice(document[key]) for key, choice in CHOICES.items()}
     try:
-        return PolicyConfig(**{**document, "kind": PolicyKind(document["kind"])})
+        return PolicyConfig(**{**document, **choices})
     except ConfigError as error:
         raise FormatError(f"the config of {where} is out of range: {error}") from error

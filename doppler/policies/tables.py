@@ -127,7 +127,11 @@ class Workspace(NamedTuple):
 
 
 class Heads(NamedTuple):
-    """The per-update terms of both policies as arrays; see `PlaceHead`."""
+    """The per-update terms of both policies as arrays; see `PlaceHead`.
+
+    Attributes:
+        fixed_select, fixed_place: True where a rule decides, with log-probability 0; see `Learned`.
+    """
 
     scores: Floats
     own: Singles
@@ -136,6 +140,8 @@ class Heads(NamedTuple):
     dynamic: Singles
     output: Singles
     priors: Floats
+    fixed_select: bool
+    fixed_place: bool
 
 
 def make_tables(assignment: Assignment) -> Tables:

@@ -14,6 +14,22 @@ class Stage(enum.Enum):
     system = "III"
 
 
+class LearnedMode(enum.Enum):
+    """How the learned planner spends its budget; see `doppler.planners.learned`."""
+
+    greedy = "greedy"
+    sample = "sample"
+    tune = "tune"
+    polish = "polish"
+
+
+class Start(enum.Enum):
+    """Where a planner's policies come from: those that ship with the project, or nothing."""
+
+    pretrained = "pretrained"
+    scratch = "scratch"
+
+
 @dataclass(frozen=True, slots=True)
 class Schedule:
     """Goes geometrically from `start` to `end` (both positive) as progress goes from 0 to 1."""
@@ -71,6 +87,8 @@ class ReinforceConfig:
             advantages are divided by; smaller differences push less.
         max_gradient: Norm to which gradients are clipped.
         elite_weight: Weight of imitating elites beside the policy gradient.
+        elite_scale: Distance from the samples' mean, as a part of the reference value, at which an
+            elite has its full weight; below it has less, in proportion. 0 = full weight always.
         elite_batch: Elites replayed per update.
         num_elites: Distinct best plans that are kept.
         select_elite_weight: Weight of an elite's order relative to its devices.
@@ -83,6 +101,7 @@ class ReinforceConfig:
     advantage_floor: float = 0.005
     max_gradient: float = 1.0
     elite_weight: float = 0.3
+    elite_scale: float = 0.0
     elite_batch: int = 4
     num_elites: int = 16
     select_elite_weight: float = 0.25
@@ -94,7 +113,7 @@ class ReinforceConfig:
         for label in ("advantage_floor", "max_gradient"):
             if getattr(self, label) <= 0.0:
                 raise ConfigError(f"{label} is positive, and it is {getattr(self, label)}")
-        for label in ("elite_weight", "select_elite_weight"):
+        for label in ("elite_weight", "elite_scale", "select_elite_weight"):
             if getattr(self, label) < 0.0:
                 raise ConfigError(f"{label} is at least 0, and it is {getattr(self, label)}")
 

@@ -57,9 +57,9 @@ def torch_threads(count: int) -> Iterator[None]:
 
 
 def make_optimizer(policy: DualPolicy) -> torch.optim.Adam:
-    """Returns Adam over both policies; their priors, two scalars, are a group of their own."""
-    priors = [policy.select.prior, policy.place.prior]
-    others = [p for p in policy.parameters() if not any(p is prior for prior in priors)]
+    """Returns Adam over both policies; the weights of their priors are a group of their own."""
+    priors = [p for name, p in policy.named_parameters() if ".prior." in name]
+    others = [p for name, p in policy.named_parameters() if ".prior." not in name]
     return torch.optim.Adam([{"params": others}, {"params": priors}], lr=1e-3, fused=True)
 
 

@@ -26,7 +26,7 @@ from doppler.policies.sampling import (
     sample_episodes,
 )
 from doppler.training.config import ReinforceConfig, Stage
-from doppler.training.elites import EliteBuffer
+from doppler.training.elites import Elite, EliteBuffer
 from doppler.training.learner import Learner, torch_threads
 from doppler.training.metrics import OnRecord, TrainingRecord
 
@@ -174,7 +174,8 @@ def study(
         batch = join_rollouts(rollouts, replayed)
     decisions = log_probs(encoded, batch)
     advantages_B = leave_one_out(values_B, lesson.reference_ns, config.advantage_floor)
-    loss = _loss(decisions, batch, advantages_B, config, config.entropy_weight.at(fraction))
+    gains = elite_gains(values_B, elites, lesson.reference_ns, config.elite_scale)
+    loss = _loss(decisions, batch, advantages_B, gains, config, config.entropy_weight.at(fraction))
     return Studied(loss=loss, values_B=values_B, decisions=decisions)
 
 
@@ -189,10 +190,27 @@ def leave_one_out(values_B: Ints, reference_ns: int, floor: float) -> Floats:
     return advantages
 
 
+def elite_gains(values_B: Ints, elites: list[Elite], reference_ns: int, scale: float) -> Floats:
+    """Returns in [0, 1] how much each elite has to teach, one per elite.
+
+    It is the distance from the samples' mean to the elite, in parts of the reference, over `scale`;
+    1 for all where the scale is 0. An elite that is hardly better than the samples differs from
+    them by chance.
+    """
+    if scale == 0.0:
+        return np.ones(len(elites))
+    reference = max(1, reference_ns)
+    mean = float(np.minimum(values_B / reference, WORST).mean())
+    gains = [(mean - elite.value_ns / reference) / scale for elite in elites]
+    clipped: Floats = np.clip(np.array(gains), 0.0, 1.0)
+    return clipped
+
+
 def _loss(
     decisions: Decisions,
     batch: Rollouts,
     advantages_B: Floats,
+    gains_B: Floats,
     config: ReinforceConfig,
     entropy_weight: float,
 ) -> Tensor:
@@ -207,5 +225,5 @@ def _loss(
     loss = -gain - entropy_weight * entropy[:num_sampled].mean()
     if num_sampled < batch.num_episodes and config.elite_weight > 0.0:
         target = config.select_elite_weight * select[num_sampled:] + place[num_sampled:]
-        loss = loss - config.elite_weight * target.mean()
+        loss = loss - config.elite_weight * (torch.from_numpy(gains_B) * target).mean()
     return loss

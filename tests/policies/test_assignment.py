@@ -8,11 +8,12 @@ from doppler.core.errors import PlanError
 from doppler.core.graph import DataflowGraph, Edge, Group, Op
 from doppler.core.plan import make_plan
 from doppler.core.problem import Problem
+from doppler.graphs.longest_paths import compute_levels
 from doppler.policies.build import build_assignment
 from doppler.policies.columns import NUM_PAPER, DeviceColumn
 from doppler.policies.config import PolicyConfig
+from doppler.policies.device_columns import set_columns
 from doppler.policies.dual import DualPolicy, policy_inputs
-from doppler.policies.levels import compute_levels
 from doppler.policies.sampling import plan_arrays
 from doppler.policies.tables import MAX_GAPS, make_tables, make_workspace
 from doppler.policies.timeline import (
@@ -22,7 +23,6 @@ from doppler.policies.timeline import (
     known_device,
     place,
     reset,
-    set_columns,
     set_mask,
     set_times,
 )

@@ -1,3 +1,4 @@
+import dataclasses
 import itertools
 
 import numpy as np
@@ -6,7 +7,7 @@ import torch
 
 from doppler.core.errors import ConfigError
 from doppler.policies.columns import DeviceColumn
-from doppler.policies.config import PolicyConfig, PolicyKind
+from doppler.policies.config import Learned, PolicyConfig, PolicyKind
 from doppler.policies.dual import DualPolicy, log_probs, policy_inputs
 from doppler.policies.encoder import path_sums
 from doppler.policies.features import graph_tensors
@@ -14,7 +15,7 @@ from doppler.policies.place import place_logits
 from doppler.policies.place_kernel import compiled_logits
 from doppler.policies.sampling import SampleMode, Temperature
 from doppler.policies.sequence_softmax import sequence_softmax
-from tests.policies.conformance import check_policy
+from tests.policies.conformance import check_episodes, check_log_probs, check_policy
 from tests.policies.problems import assignment_of, layered, six_ops
 
 SMALL = PolicyConfig(hidden=8, rank=4, rounds=2, head_hidden=8, summary=3)
@@ -34,6 +35,33 @@ def randomised(config, seed=0):
 def test_conformance(kind):
     config = PolicyConfig(kind=kind, hidden=8, rank=4, rounds=2, head_hidden=8, summary=3)
     check_policy(randomised(config))
+
+
+@pytest.mark.parametrize("learned", [Learned.select_only, Learned.place_only])
+def test_where_a_rule_takes_the_place_of_a_policy_the_other_one_learns_alone(learned):
+    config = dataclasses.replace(SMALL, learned=learned)
+    policy = randomised(config)
+    inputs = policy_inputs(assignment_of(layered(3, num_devices=3)), config)
+    rollouts = policy.sample(inputs, 5, np.random.default_rng(0))
+    check_episodes(inputs.assignment, rollouts)
+    check_log_probs(policy, inputs, rollouts)
+    decisions = log_probs(policy.encode(inputs), rollouts)
+    (decisions.select.sum() + decisions.place.sum()).backward()
+    moved = {
+        name.split(".")[0]
+        for name, p in policy.named_parameters()
+        if p.grad is not None and p.grad.abs().sum() > 0
+    }
+    if learned is Learned.select_only:
+        assert moved == {"select"}
+        assert (rollouts.place_log_probs == 0.0).all()
+        assert (rollouts.masks.sum(axis=2) == 1).all()
+    else:
+        assert moved == {"place"}
+        assert (rollouts.select_log_probs == 0.0).all()
+        # The rule is the teacher's label at every step (here without ties).
+        assert (rollouts.orders == rollouts.orders[0]).all()
+        assert rollouts.teacher_select == pytest.approx(np.ones_like(rollouts.teacher_select))
 
 
 def test_sampling_frequencies_are_the_softmax_probabilities():

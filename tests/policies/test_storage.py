@@ -86,7 +86,7 @@ def test_text_that_is_no_json_is_refused(stored):
 def test_weights_that_are_not_finite_are_refused(tmp_path):
     policy = DualPolicy(SMALL, seed=0)
     with torch.no_grad():
-        policy.select.prior.fill_(float("nan"))
+        policy.select.prior.base.fill_(float("nan"))
     save_policy(policy, tmp_path / "p")
-    with pytest.raises(FormatError, match=r"weights are finite, and tensor 'select\.prior'"):
+    with pytest.raises(FormatError, match=r"weights are finite, and tensor 'select\.prior\.base'"):
         load_policy(tmp_path / "p")

@@ -96,9 +96,9 @@ def test_damaged_checkpoints_are_refused(stored, change, message):
 
 def test_missing_moments_of_the_optimiser_are_refused(stored):
     learner = load(stored)
-    parameter = learner.policy.select.prior
+    parameter = learner.policy.select.prior.base
     learner.optimizer.state[parameter]["exp_avg"] = torch.zeros(3)
     save_checkpoint(learner, stored)
-    with pytest.raises(FormatError, match=r"optimiser's state of 'select\.prior'"):
+    with pytest.raises(FormatError, match=r"optimiser's state of 'select\.prior\.base'"):
         load(stored)
     assert np.isfinite(learner.learning_rate)

@@ -1,6 +1,6 @@
-"""Levels of ops along the longest paths, and the paths' next ops, over edges of distance 0.
+"""Longest paths over edges of distance 0, compiled: levels, the paths' next ops, what is left.
 
-Legend: N ops; CSR as in `doppler.policies.assignment`.
+Legend: N ops, E edges, D devices; CSR: the in-edges of op i are `in_src[in_ptr[i]:in_ptr[i + 1]]`.
 Source: Kwok and Ahmad 1999 (b-level, t-level); paths are followed without recursion.
 """
 
@@ -39,7 +39,10 @@ class Levels:
 
 
 def compute_levels(work_N: Floats, in_ptr: Ints, in_src: Ints, comm_E: Floats) -> Levels:
-    """Returns the levels for one time per op and one transfer time per in-edge."""
+    """Returns the levels for one time per op and one transfer time per in-edge.
+
+    Paths of equal length go over the op of the lower id.
+    """
     order = _topological(in_ptr, in_src)
     b_level, t_level, down, up = _longest(work_N, in_ptr, in_src, comm_E, order)
     return Levels(b_level=b_level, t_level=t_level, next_down=down, next_up=up, order=order)
@@ -84,31 +87,31 @@ def _longest(
     work_N: Floats, in_ptr: Ints, in_src: Ints, comm_E: Floats, order: Ints
 ) -> tuple[Floats, Floats, Ints, Ints]:
     num_ops = len(work_N)
-    t_level = work_N.copy()
-    b_tail = np.zeros(num_ops)
-    b_level = work_N.copy()
+    b_level, t_level = np.empty(num_ops), np.empty(num_ops)
     up = np.full(num_ops, -1, np.int64)
     down = np.full(num_ops, -1, np.int64)
+    tail = np.zeros(num_ops)
     for op in order:
-        for edge in range(in_ptr[op], in_ptr[op + 1]):
-            length = t_level[in_src[edge]] + comm_E[edge] + work_N[op]
-            if up[op] < 0 or length > t_level[op]:
-                t_level[op] = length
-                up[op] = in_src[edge]
-    for index in range(num_ops - 1, -1, -1):
-        op = order[index]
-        b_level[op] = work_N[op] + b_tail[op]
+        head = 0.0
         for edge in range(in_ptr[op], in_ptr[op + 1]):
             src = in_src[edge]
-            tail = comm_E[edge] + b_level[op]
-            if down[src] < 0 or tail > b_tail[src]:
-                b_tail[src] = tail
-                down[src] = op
+            length = comm_E[edge] + t_level[src]
+            if up[op] < 0 or length > head or (length == head and src < up[op]):
+                head, up[op] = length, src
+        t_level[op] = work_N[op] + head
+    for index in range(num_ops - 1, -1, -1):
+        op = order[index]
+        b_level[op] = work_N[op] + tail[op]
+        for edge in range(in_ptr[op], in_ptr[op + 1]):
+            src = in_src[edge]
+            length = comm_E[edge] + b_level[op]
+            if down[src] < 0 or length > tail[src] or (length == tail[src] and op < down[src]):
+                tail[src], down[src] = length, op
     return b_level, t_level, down, up
 
 
 @numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
-def optimistic_costs(
+def lookahead_costs(
     work_ND: Floats,
     edges: tuple[Ints, Ints, Floats],
     latency_DD: Floats,

@@ -1,0 +1,35 @@
+"""`doppler plan planner=learned`: the learned planner in a chosen mode, with a line on its way."""
+
+from doppler.api import PlannerResult, plan_problem
+from doppler.config import PlanConfig
+from doppler.console import View
+from doppler.core.costs import Costs
+from doppler.core.problem import Problem
+from doppler.planners.learned import LearnedPlanner
+from doppler.planners.learned_run import PlanProgress
+from doppler.policies.config import policy_config
+from simulator.noise import Noise
+
+
+def plan_learned(
+    config: PlanConfig, problem: Problem, costs: Costs, noise: Noise | None, view: View
+) -> PlannerResult:
+    """Returns what the learned planner makes; the bar shows its best plan so far and the gap."""
+    assert config.budget is not None
+    planner = LearnedPlanner(
+        mode=config.mode,
+        start=config.start,
+        policy_config=policy_config(config.policy),
+        seconds=config.seconds,
+    )
+    shown = 0
+    with view.progress(f"learned, {config.mode.value}", None) as advance:
+
+        def note(progress: PlanProgress) -> None:
+            nonlocal shown
+            value = f"best {progress.best_ns / 1e6:.3f} ms, {progress.gap:.1%} above the bound"
+            advance(progress.simulations - shown, f"{progress.part}: {value}")
+            shown = progress.simulations
+
+        planner.on_progress = note
+        return plan_problem(problem, costs, planner, config.budget, config.seed, noise=noise)

@@ -1,0 +1,288 @@
+"""`doppler transfer`: what policies learned on one graph and cluster are worth on another.
+
+Arms, all on the target: the source's policies as they are (`zero_shot`), tuned by a few episodes
+(`few_shot`), the pretrained pair tuned alike (`pretrained`), policies from scratch with many
+episodes (`scratch`), the plan that was best for the target's graph on the source's cluster
+(`stale_plan`), HEFT, and annealing with as many simulations as few-shot and as scratch. The best
+known value is the best of all arms and of a long annealing run.
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+from rich.table import Table
+
+from doppler.config import TransferConfig
+from doppler.console import View
+from doppler.core.costs import Costs
+from doppler.core.errors import ConfigError, nearest
+from doppler.core.graph import DataflowGraph
+from doppler.core.plan import Plan, make_plan
+from doppler.core.problem import Problem
+from doppler.graphs.ffnn import ffnn
+from doppler.graphs.matmul_chain import matmul_chain
+from doppler.planners.base import Budget, Planner
+from doppler.planners.bounds import lower_bounds
+from doppler.planners.learned import LearnedPlanner
+from doppler.planners.learned_run import PlanProgress
+from doppler.planners.registry import get_planner
+from doppler.policies.dual import DualPolicy
+from doppler.policies.pretrained import load_pretrained
+from doppler.provenance import revision
+from doppler.results import command_text
+from doppler.training.config import LearnedMode, ReinforceConfig, Schedule, TrainingConfig
+from simulator.costs.roofline import RooflineModel
+from simulator.hardware.catalogue import load_catalogue
+from simulator.hardware.machines import named_cluster
+from simulator.scorer import CompiledScorer
+
+TABLE_FILE = "transfer.json"
+CHART_FILE = "transfer.png"
+
+Pair = tuple[Problem, Costs]
+Curve = list[tuple[int, int]]
+"""(simulations, best value so far in ns), one entry per improvement."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransferCase:
+    """Names of graphs and of catalogue machines; the target's are new to the policies.
+
+    Attributes:
+        source_graph, source_cluster: What the policies are trained on.
+        target_graph, target_cluster: What they are used on.
+    """
+
+    source_graph: str
+    source_cluster: str
+    target_graph: str
+    target_cluster: str
+
+
+GRAPHS: dict[str, Callable[[], DataflowGraph]] = {
+    "matmul_chain": lambda: matmul_chain().graph,
+    "ffnn": lambda: ffnn().graph,
+}
+
+CASES = {
+    "graph_to_graph": TransferCase(
+        source_graph="matmul_chain",
+        source_cluster="p100_pcie_4",
+        target_graph="ffnn",
+        target_cluster="p100_pcie_4",
+    ),
+    "p100_to_v100": TransferCase(
+        source_graph="matmul_chain",
+        source_cluster="p100_pcie_4",
+        target_graph="ffnn",
+        target_cluster="dgx1_v100",
+    ),
+    "a100_to_h100": TransferCase(
+        source_graph="matmul_chain",
+        source_cluster="dgx_a100",
+        target_graph="ffnn",
+        target_cluster="dgx_h100",
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArmResult:
+    """One arm with one seed.
+
+    Attributes:
+        case, arm: Names.
+        seed: Seed of the arm.
+        simulations: Plans that it scored on the target.
+        value_ns: Its best plan's value on the target.
+        curve: How it got there.
+    """
+
+    case: str
+    arm: str
+    seed: int
+    simulations: int
+    value_ns: int
+    curve: Curve
+
+
+def transfer(config: TransferConfig, command: Sequence[str]) -> None:
+    """Runs every case with every seed; writes the table, the chart and their data."""
+    for name in config.cases:
+        if name not in CASES:
+            raise ConfigError(f"transfer case {name!r} is unknown; {nearest(name, CASES)}")
+    view, folder = View(), Path(config.output)
+    folder.mkdir(parents=True, exist_ok=True)
+    results: list[ArmResult] = []
+    bounds: dict[str, int] = {}
+    with view.progress("cases x seeds", len(config.cases) * config.seeds) as advance:
+        for name in config.cases:
+            target = problem_of(CASES[name].target_graph, CASES[name].target_cluster)
+            bounds[name] = lower_bounds(*target).best_ns
+            for seed in range(config.seed, config.seed + config.seeds):
+                results += run_case(name, target, seed, config)
+                advance(1, f"{name}, seed {seed}")
+    best = {name: min(row.value_ns for row in results if row.case == name) for name in config.cases}
+    document = {
+        "command": command_text(command),
+        "revision": revision(),
+        "cases": {name: asdict(CASES[name]) for name in config.cases},
+        "bounds_ns": bounds,
+        "best_known_ns": best,
+        "rows": [asdict(row) for row in results],
+    }
+    (folder / TABLE_FILE).write_text(json.dumps(document, indent=1) + "\n", "utf-8")
+    view.show(_table(results, best, bounds))
+    draw_chart(results, best, folder / CHART_FILE)
+    view.line(f"chart: {folder / CHART_FILE}; data: {folder / TABLE_FILE}")
+
+
+def problem_of(graph: str, cluster: str) -> Pair:
+    """Returns a named graph on a named machine with roofline times."""
+    problem = Problem(graph=GRAPHS[graph](), cluster=named_cluster(load_catalogue(), cluster))
+    return problem, RooflineModel().costs(problem)
+
+
+def run_case(name: str, target: Pair, seed: int, config: TransferConfig) -> list[ArmResult]:
+    """Returns all arms of one case with one seed."""
+    case = CASES[name]
+    source = problem_of(case.source_graph, case.source_cluster)
+    teacher = LearnedPlanner(mode=LearnedMode.tune)
+    _run(teacher, source, config.source_episodes, seed)
+    assert teacher.policy is not None
+    few, many = config.few_shot, config.scratch
+    zero = LearnedPlanner(mode=LearnedMode.greedy, policy=_copy(teacher.policy))
+    planners: dict[str, tuple[Planner, int]] = {
+        "zero_shot": (zero, 1),
+        "few_shot": (_tuned(_copy(teacher.policy)), few),
+        "pretrained": (_tuned(load_pretrained()), few),
+        "scratch": (LearnedPlanner(mode=LearnedMode.tune), many),
+        "heft": (get_planner("heft"), 4),
+        "annealing_few": (get_planner("annealing"), few),
+        "annealing_many": (get_planner("annealing"), many),
+        "annealing_long": (get_planner("annealing"), config.reference),
+    }
+    rows = []
+    for arm, (planner, calls) in planners.items():
+        value, used, curve = _run(planner, target, calls, seed)
+        rows.append(
+            ArmResult(case=name, arm=arm, seed=seed, simulations=used, value_ns=value, curve=curve)
+        )
+    stale = _stale_value(case, target, config.reference, seed)
+    rows.append(
+        ArmResult(
+            case=name,
+            arm="stale_plan",
+            seed=seed,
+            simulations=1,
+            value_ns=stale,
+            curve=[(1, stale)],
+        )
+    )
+    return rows
+
+
+def draw_chart(results: Sequence[ArmResult], best: dict[str, int], path: Path) -> None:
+    """Draws value over best known against simulations on the target, one panel per case."""
+    import matplotlib  # noqa: PLC0415 - slow to import, and needed here only
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt  # noqa: PLC0415
+
+    figure, axes = plt.subplots(1, len(best), figsize=(5.2 * len(best), 4.0), squeeze=False)
+    for axis, case in zip(axes[0], best, strict=True):
+        for arm in ("few_shot", "pretrained", "scratch", "annealing_many"):
+            rows = [row for row in results if row.case == case and row.arm == arm]
+            ends = max(row.simulations for row in rows)
+            grid = np.unique(np.geomspace(1, max(2, ends), 80).astype(int))
+            lines = np.array([_at(row.curve, grid) for row in rows]) / best[case]
+            axis.plot(grid, lines.mean(axis=0), label=arm.replace("_", " "))
+            axis.fill_between(grid, lines.min(axis=0), lines.max(axis=0), alpha=0.15)
+        for arm, style in (("heft", ":"), ("stale_plan", "--")):
+            rows = [row for row in results if row.case == case and row.arm == arm]
+            mean = float(np.mean([row.value_ns for row in rows])) / best[case]
+            axis.axhline(mean, linestyle=style, color="grey", label=arm.replace("_", " "))
+        axis.set_xscale("log")
+        axis.set_title(case.replace("_", " "))
+        axis.set_xlabel("simulations on the target")
+        axis.set_ylabel("value / best known")
+        axis.legend(fontsize=8)
+    figure.tight_layout()
+    figure.savefig(path, dpi=120)
+    plt.close(figure)
+
+
+def _tuned(policy: DualPolicy) -> LearnedPlanner:
+    """A trained policy moves in small steps, or a few noisy updates undo what it knows."""
+    reinforce = ReinforceConfig(
+        batch=16, learning_rate=Schedule(2e-3, 5e-4), temperature=Schedule(0.4, 0.2)
+    )
+    training = TrainingConfig(reinforce=reinforce)
+    return LearnedPlanner(mode=LearnedMode.tune, policy=policy, training=training)
+
+
+def _copy(policy: DualPolicy) -> DualPolicy:
+    copy = DualPolicy(policy.config, seed=0)
+    copy.load_state_dict(policy.state_dict())
+    return copy
+
+
+def _run(planner: Planner, pair: Pair, calls: int, seed: int) -> tuple[int, int, Curve]:
+    """Returns (value, simulations, curve) of one planner on one problem."""
+    scorer = CompiledScorer(*pair)
+    curve: Curve = []
+    if isinstance(planner, LearnedPlanner):
+
+        def note(progress: PlanProgress) -> None:
+            curve.append((progress.simulations, progress.best_ns))
+
+        planner.on_progress = note
+    plan = planner(pair[0], scorer, Budget(calls), np.random.default_rng(seed))
+    used = scorer.num_calls
+    value = _value(pair, plan)
+    return value, used, curve or [(used, value)]
+
+
+def _stale_value(case: TransferCase, target: Pair, calls: int, seed: int) -> int:
+    """Value on the target's cluster of the plan that is best for its graph on the source's."""
+    old = problem_of(case.target_graph, case.source_cluster)
+    plan = get_planner("annealing")(
+        old[0], CompiledScorer(*old), Budget(calls), np.random.default_rng(seed)
+    )
+    moved = make_plan(target[0], plan.placement, plan.priority, "stale_plan")
+    return _value(target, moved)
+
+
+def _value(pair: Pair, plan: Plan) -> int:
+    return int(CompiledScorer(*pair).score_plans([plan])[0])
+
+
+def _at(curve: Curve, grid: np.ndarray) -> np.ndarray:  # type: ignore[type-arg]
+    """Best value after each number of simulations; the first one before any."""
+    steps = np.array([point[0] for point in curve])
+    values = np.array([point[1] for point in curve], dtype=np.float64)
+    found: np.ndarray = values[np.maximum(0, np.searchsorted(steps, grid, side="right") - 1)]  # type: ignore[type-arg]
+    return found
+
+
+def _table(results: Sequence[ArmResult], best: dict[str, int], bounds: dict[str, int]) -> Table:
+    table = Table(title="transfer: value / best known, mean [least, most] over seeds")
+    for heading in ("case", "arm", "simulations", "over best known", "gap to bound"):
+        table.add_column(heading, justify="left" if heading in ("case", "arm") else "right")
+    for case, known in best.items():
+        arms = dict.fromkeys(row.arm for row in results if row.case == case)
+        for arm in arms:
+            rows = [row for row in results if row.case == case and row.arm == arm]
+            ratios = [row.value_ns / known for row in rows]
+            gap = float(np.mean([row.value_ns for row in rows])) / bounds[case] - 1.0
+            table.add_row(
+                case,
+                arm,
+                str(max(row.simulations for row in rows)),
+                f"{np.mean(ratios):.3f} [{min(ratios):.3f}, {max(ratios):.3f}]",
+                f"{gap:.1%}",
+            )
+    return table

@@ -1,0 +1,108 @@
+import numpy as np
+import pytest
+
+from doppler.planners.base import Budget
+from doppler.planners.learned import LearnedPlanner
+from doppler.planners.learned_run import AnytimeEvaluator
+from doppler.policies.config import PolicyConfig
+from doppler.training.config import (
+    ImitationConfig,
+    LearnedMode,
+    ReinforceConfig,
+    Start,
+    TrainingConfig,
+)
+from tests.planners.conformance import cases, check_case
+from tests.planners.slow_scorer import SlowScorer
+from tests.policies.problems import layered
+
+QUICK = TrainingConfig(
+    imitation=ImitationConfig(num_updates=2, num_elite_updates=2),
+    reinforce=ReinforceConfig(batch=4),
+)
+TINY = PolicyConfig(hidden=8, rank=4, rounds=1, head_hidden=8, summary=2)
+
+
+def planner(mode, start=Start.scratch):
+    return LearnedPlanner(mode=mode, start=start, policy_config=TINY, training=QUICK)
+
+
+@pytest.mark.parametrize("mode", [mode for mode in LearnedMode if mode is not LearnedMode.greedy])
+def test_every_mode_passes_the_conformance_suite(mode):
+    for label, problem, costs in cases("learned"):
+
+        def fresh(problem, scorer, budget, rng):
+            return planner(mode)(problem, scorer, budget, rng)
+
+        check_case(fresh, f"{mode.value} on {label}", problem, costs, SlowScorer)
+
+
+def test_greedy_scores_one_plan_and_the_pretrained_pair_is_deterministic():
+    pair = layered(4, groups=1)
+    plans = []
+    for seed in (0, 1):
+        scorer = SlowScorer(*pair)
+        greedy = planner(LearnedMode.greedy, Start.pretrained)
+        plans.append(greedy(pair[0], scorer, Budget(50), np.random.default_rng(seed)))
+        assert scorer.num_calls == 1
+    assert plans[0].placement == plans[1].placement
+    assert plans[0].priority == plans[1].priority
+
+
+def test_sampling_spends_the_budget_and_never_ends_worse_than_greedy():
+    pair = layered(5)
+    values = {}
+    for mode, calls in ((LearnedMode.greedy, 1), (LearnedMode.sample, 70)):
+        scorer = SlowScorer(*pair)
+        plan = planner(mode, Start.pretrained)(
+            pair[0], scorer, Budget(calls), np.random.default_rng(0)
+        )
+        assert scorer.num_calls == calls
+        values[mode] = int(scorer.score([plan.placement], [plan.priority])[0])
+    assert values[LearnedMode.sample] <= values[LearnedMode.greedy]
+
+
+def test_progress_tells_falling_values_and_their_gap_to_the_bound():
+    pair = layered(6)
+    seen = []
+    learned = planner(LearnedMode.polish)
+    learned.on_progress = seen.append
+    scorer = SlowScorer(*pair)
+    plan = learned(pair[0], scorer, Budget(120), np.random.default_rng(2))
+    values = [progress.best_ns for progress in seen]
+    assert values == sorted(values, reverse=True)
+    assert len(set(values)) == len(values)
+    (best,) = scorer.score([plan.placement], [plan.priority])
+    assert values[-1] == best
+    bounds = {round(p.best_ns / (1.0 + p.gap)) for p in seen}
+    assert len(bounds) == 1
+    assert bounds.pop() <= best
+    counts = [progress.simulations for progress in seen]
+    assert counts == sorted(counts)
+    assert counts[-1] <= 120
+
+
+@pytest.mark.parametrize("mode", list(LearnedMode))
+def test_a_deadline_in_the_past_still_gives_the_greedy_plan(mode):
+    pair = layered(7)
+    learned = planner(mode)
+    learned.seconds = 0.0
+    scorer = SlowScorer(*pair)
+    plan = learned(pair[0], scorer, Budget(10**6), np.random.default_rng(0))
+    assert plan.source == "learned"
+    assert scorer.num_calls == 1
+
+
+def test_a_share_of_the_time_left_is_worth_calls_at_the_rate_so_far(monkeypatch):
+    pair = layered(8)
+    now = [100.0]
+    monkeypatch.setattr("doppler.planners.learned_run.time.monotonic", lambda: now[0])
+    scorer = SlowScorer(*pair)
+    evaluator = AnytimeEvaluator(pair[0], scorer, Budget(1000), "x", seconds=10.0)
+    scorer.num_calls, now[0] = 40, 102.0  # 20 plans a second; 8 seconds are left
+    assert evaluator.calls_within(0.5) == 80
+    assert not evaluator.is_over
+    now[0] = 110.0
+    assert evaluator.is_over
+    scorer.num_calls, now[0] = 990, 104.0  # the budget of plans ends first
+    assert evaluator.calls_within(1.0) == 10
