@@ -14,7 +14,7 @@ from doppler.core.plan import Plan, check_plan
 from doppler.core.problem import Objective, Problem
 from doppler.core.trace import Trace
 from doppler.graphs.networkx_import import from_networkx
-from doppler.planners.base import Budget
+from doppler.planners.base import Budget, Planner
 from doppler.planners.bounds import ALL_BOUNDS, QUICK_BOUNDS, LowerBounds, lower_bounds
 from doppler.planners.registry import get_planner
 from executor.job_spec import JobSpec
@@ -202,25 +202,26 @@ def make_scorer(
 def plan_problem(
     problem: Problem,
     costs: Costs,
-    planner: str,
+    planner: str | Planner,
     budget: int,
     seed: int,
     threads: int = 1,
     noise: Noise | None = None,
     bounds: LowerBounds | None = None,
 ) -> PlannerResult:
-    """Returns what one planner makes of a problem; the same seed gives the same plan.
+    """Returns what a planner, or the one of that name, makes of a problem; seeds decide all.
 
     The gap is to the largest of `bounds`; None = the quick ones.
     """
-    make = get_planner(planner)
+    make = get_planner(planner) if isinstance(planner, str) else planner
     scorer = make_scorer(problem, costs, threads, noise, seed)
     start = time.perf_counter()
     plan = make(problem, scorer, Budget(budget), np.random.default_rng(seed))
     seconds = time.perf_counter() - start
     value_ns = int(scorer.score_plans([plan])[0])
+    name = planner if isinstance(planner, str) else plan.source
     found = lower_bounds(problem, costs) if bounds is None else bounds
-    return _result(found, planner, plan, value_ns, scorer.num_calls - 1, seconds)
+    return _result(found, name, plan, value_ns, scorer.num_calls - 1, seconds)
 
 
 def summarise(

@@ -40,6 +40,7 @@ from doppler.learn_run import LEARNED
 from doppler.learning import learn as learn_job
 from doppler.learning import show_probe
 from doppler.machines import read_machine
+from doppler.plan_learned import plan_learned
 from doppler.planners.registry import get_planner, planner_names
 from doppler.report.chrome_trace import write_chrome_trace
 from doppler.report.html import rebuild_page, write_report
@@ -114,8 +115,14 @@ def plan(config: PlanConfig, command: Sequence[str]) -> None:
     output = check_output(config.output)
     problem, costs, _ = read_problem(config)
     noise = LognormalNoise(sigma=config.noise)
-    result = plan_problem(problem, costs, config.planner, config.budget, config.seed, noise=noise)
     view = View()
+    if config.planner == LEARNED:
+        result = plan_learned(config, problem, costs, noise, view)
+    else:
+        assert config.budget is not None
+        result = plan_problem(
+            problem, costs, config.planner, config.budget, config.seed, noise=noise
+        )
     view.show(_result_table(problem, [result]))
     if output is not None:
         save(result.plan, output, problem)
