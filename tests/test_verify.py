@@ -115,5 +115,6 @@ def test_unknown_names_and_empty_folders_are_refused(tmp_path, capsys):
 
 
 def test_an_instance_is_made_with_its_best_plan_and_bound():
+    pytest.importorskip("ortools")
     made = make_instance("hold", 10, 0, 1.0, "command", View())
     assert (made.value_ns, made.bound_ns, made.bound) == (12, 12, "critical_path")
