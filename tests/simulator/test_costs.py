@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from doppler.core.cluster import Cluster, Device
@@ -204,22 +204,26 @@ def test_times_never_fall_beyond_the_ends_of_a_noisy_table() -> None:
 
 
 @given(
-    medians=st.lists(st.integers(1, 10**9), min_size=1, max_size=5).map(sorted),
-    sizes=st.lists(st.integers(1, 10**9), min_size=5, max_size=5, unique=True).map(sorted),
-    asked=st.lists(st.floats(0.5, 2.0), min_size=2, max_size=6),
+    steps=st.lists(st.tuples(st.integers(1, 12), st.integers(0, 60)), min_size=1, max_size=4),
+    least=st.integers(1, 20),
 )
+@example(steps=[(2, 0), (1, 60)], least=1)
 def test_times_of_a_monotone_table_are_positive_and_monotone(
-    medians: list[int], sizes: list[int], asked: list[float]
+    steps: list[tuple[int, int]], least: int
 ) -> None:
     """Seen to fail with the plain first slope below the smallest size, and without the floor."""
-    used = sizes[: len(medians)]
-    measured = table(*(entry(f, m) for f, m in zip(used, medians, strict=True)))
-    low, high = used[0], used[-1]
-    flops = sorted({round(low * part) if part < 1 else round(high * part) for part in asked})
-    inside = [f for f in flops if 2 * f >= low and f <= 2 * high]
-    found = [measured.costs(walk(f)).op_ns[0][0] for f in inside]
+    flop, median, entries = 0, least, []
+    for size, time in steps:
+        flop, median = flop + size, median + time
+        entries.append(entry(flop, median))
+    measured = table(*entries)
+    low, high = entries[0].flop, entries[-1].flop
+    sizes = range(-(-low // 2), 2 * high + 1)
+    found = [measured.costs(walk(size)).op_ns[0][0] for size in sizes]
     assert found == sorted(found)
     assert all(time >= 1 for time in found)
+    in_proportion = [entries[0].median_ns * min(size, low) / low for size in sizes]
+    assert all(time >= part - 0.5 for time, part in zip(found, in_proportion, strict=True))
 
 
 def test_slowdown_is_linear_inside_and_constant_outside() -> None:
