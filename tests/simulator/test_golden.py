@@ -1,4 +1,8 @@
-"""Traces worked out by hand; both engines must give exactly these numbers."""
+"""Traces worked out by hand; both engines must give exactly these numbers.
+
+The examples of docs/simulator.md, one per rule, are the rest of this set (`test_docs`). Seen to
+fail: versions never freed, interference that counts the device itself, no latency.
+"""
 
 from dataclasses import replace
 

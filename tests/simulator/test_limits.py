@@ -1,7 +1,7 @@
 """Numbers beyond 63 bits, damaged inputs and blocked plans are refused in words, never computed.
 
-Each check was taken out once: without it the case below gives a number (wrapped, or cut off), a
-numpy error without a name, or writes beyond an array.
+Seen to fail with each of these taken out: the check for integers, for blocked plans, for the end of
+a run, for products, for large numbers.
 """
 
 from collections.abc import Callable

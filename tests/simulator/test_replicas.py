@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from doppler.core.cluster import Cluster, Device
+from doppler.core.cluster import Cluster, Device, Link
 from doppler.core.costs import Costs, make_costs
 from doppler.core.errors import ConfigError, PlanError
 from doppler.core.graph import DataflowGraph, Edge, Op
@@ -111,6 +111,31 @@ def test_a_planner_prefers_the_steady_device_when_the_tail_is_the_objective() ->
     assert plan.placement == (1,)
     median = CompiledScorer(replace(problem, objective=Objective.makespan), costs)
     assert median.score([[0], [1]], [[0], [0]]).tolist() == [90, 100]
+
+
+def test_replicas_and_tables_obey_holds() -> None:
+    """d1: p (1), then s (10) after c. d0: c (1) after p, and l (10): 21, and 12 with l behind c."""
+    problem = Problem(
+        graph=DataflowGraph(
+            name="hold",
+            ops=tuple(Op(kind="w", name=name, outputs=(0,)) for name in "pscl"),
+            edges=(Edge(0, 0, 2), Edge(2, 0, 1)),
+        ),
+        cluster=Cluster(
+            name="two",
+            devices=tuple(Device(name=f"d{i}", kind="cpu", parent=f"d{i}") for i in range(2)),
+            links=(Link(src="d0", dst="d1"), Link(src="d1", dst="d0")),
+        ),
+        objective=Objective.p95,
+    )
+    costs = make_costs(problem, tuple((ns, ns) for ns in (1, 10, 1, 10)))
+    free = make_plan(problem, (1, 1, 0, 0), (0,) * 4, "x")
+    held = replace(free, holds=((2, 3),))
+    scorer = ReplicaScorer(problem, costs, LognormalNoise())
+    assert scorer.score_plans([free, held]).tolist() == [21, 12]
+    assert scorer.spread(held).largest_ns == 12
+    tables = CompiledScorer(replace(problem, objective=Objective.makespan), costs)
+    assert tables.score_costs(held, [costs]).tolist() == [12]
 
 
 def test_what_does_not_fit_has_no_tail() -> None:
