@@ -115,8 +115,10 @@ def test_samples_of_a_trace_give_its_link_back():
     """Two sizes from `a` to `b` over one bus; waiting for the bus is not part of a sample."""
     sizes = (1000, 5000, 9000)
     ops = tuple(Op(name=f"p{n}", kind="make", outputs=(n,)) for n in sizes)
-    ops += tuple(Op(name=f"c{n}", kind="take") for n in sizes)
+    ops += tuple(Op(name=f"c{n}", kind="take", outputs=(4,)) for n in sizes)
+    ops += (Op(name="back", kind="take"),)  # over the zero-copy link, which is no sample
     edges = tuple(Edge(index, 0, index + len(sizes)) for index in range(len(sizes)))
+    edges += (Edge(len(sizes), 0, 2 * len(sizes)),)
     link = Link(src="a", dst="b", latency_ns=70, bytes_per_s=2 * 10**9, buses=("wire",))
     back = Link(src="b", dst="a", latency_ns=7)
     cluster = Cluster(
@@ -125,8 +127,8 @@ def test_samples_of_a_trace_give_its_link_back():
         links=(link, back),
     )
     problem = Problem(graph=DataflowGraph(name="g", ops=ops, edges=edges), cluster=cluster)
-    plan = make_plan(problem, (0, 0, 0, 1, 1, 1), (0,) * 6, "hand")
-    costs = make_costs(problem, ((1, 1),) * 6)
+    plan = make_plan(problem, (0, 0, 0, 1, 1, 1, 0), (0,) * 7, "hand")
+    costs = make_costs(problem, ((1, 1),) * 7)
     trace = CompiledRuntime(costs).run(problem, plan, 1)
     found = transfer_samples(problem, trace)
     assert set(found) == {("a", "b")}
