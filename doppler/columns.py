@@ -1,0 +1,133 @@
+"""Columns of planner tables: planners by name, and parts of the learned planner on their own.
+
+policy_only    stages I and II on the target graph; the best episode, no search at all
+policy_polish  the same, then annealing from the policy's best plans; no search before
+heft_polish    the identical annealing from HEFT's plan, with the whole budget
+anything else  the planner of that name in `doppler.planners.registry`
+"""
+
+import time
+from dataclasses import dataclass
+
+import numpy as np
+
+from doppler.core.costs import Costs
+from doppler.core.errors import ConfigError, nearest
+from doppler.core.plan import Plan
+from doppler.core.problem import Problem
+from doppler.core.runtime import Scorer
+from doppler.graphs.families import generate
+from doppler.planners import heft
+from doppler.planners.annealing import anneal
+from doppler.planners.base import Budget, Planner
+from doppler.planners.learned import LearnedPlanner
+from doppler.planners.registry import get_planner, planner_names
+from doppler.training.config import TrainingConfig
+from simulator.scorer import CompiledScorer
+
+FIRST_PROBE = 128
+MOST_CALLS = 2_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """One planner's run.
+
+    Attributes:
+        plan: Its plan.
+        value_ns: The plan's simulated objective.
+        calls: Plans that it had scored.
+        cpu_seconds: Processor time of this process, all threads.
+    """
+
+    plan: Plan
+    value_ns: int
+    calls: int
+    cpu_seconds: float
+
+
+def _policy_only(
+    problem: Problem, scorer: Scorer, budget: Budget, rng: np.random.Generator
+) -> Plan:
+    training = TrainingConfig(search_share=0.0, learn_share=1.0)
+    # What a whole number of batches leaves over must not go to a search.
+    batch = training.reinforce.batch
+    calls = max(1, (budget.calls - 1) // batch * batch + 1)
+    return LearnedPlanner(training=training)(problem, scorer, Budget(calls), rng)
+
+
+def _policy_polish(
+    problem: Problem, scorer: Scorer, budget: Budget, rng: np.random.Generator
+) -> Plan:
+    return LearnedPlanner(training=TrainingConfig(search_share=0.0))(problem, scorer, budget, rng)
+
+
+def _heft_polish(
+    problem: Problem, scorer: Scorer, budget: Budget, rng: np.random.Generator
+) -> Plan:
+    before = scorer.num_calls
+    seed = heft.plan(problem, scorer, budget, rng)
+    left = budget.calls - (scorer.num_calls - before)
+    if left < 1:
+        return seed
+    return anneal(problem, scorer, Budget(left), rng, seeds=(seed,), source="heft_polish")
+
+
+_OWN: dict[str, Planner] = {
+    "policy_only": _policy_only,
+    "policy_polish": _policy_polish,
+    "heft_polish": _heft_polish,
+}
+
+
+def column(name: str) -> Planner:
+    """Returns the planner of a column.
+
+    Raises:
+        ConfigError: If the name is unknown.
+    """
+    if name in _OWN:
+        return _OWN[name]
+    known = (*_OWN, *planner_names())
+    if name not in known:
+        raise ConfigError(f"column {name!r} is unknown; {nearest(name, known)}")
+    return get_planner(name)
+
+
+def measure(make: Planner, problem: Problem, costs: Costs, calls: int, seed: int) -> Measured:
+    """Returns what a planner makes of a problem with a budget of `calls`, and its cost."""
+    scorer = CompiledScorer(problem, costs)
+    start = time.process_time()
+    plan = make(problem, scorer, Budget(calls), np.random.default_rng(seed))
+    spent = time.process_time() - start
+    value = int(CompiledScorer(problem, costs).score_plans([plan])[0])
+    return Measured(plan=plan, value_ns=value, calls=scorer.num_calls, cpu_seconds=spent)
+
+
+def warm_up(make: Planner) -> None:
+    """Runs a planner on a small problem, so that compilation and loading are not measured."""
+    instance = generate("layered", 12, 2, ccr=1.0)
+    measure(make, instance.problem, instance.costs, FIRST_PROBE, 0)
+
+
+def calls_for(make: Planner, problem: Problem, costs: Costs, cpu_seconds: float) -> int:
+    """Returns the budget in calls that takes about `cpu_seconds`, from short runs of growing size.
+
+    The last two runs give a line. A planner that does not use up its budget (HEFT) keeps what it
+    was given.
+    """
+    before: Measured | None = None
+    calls = FIRST_PROBE
+    while True:
+        found = measure(make, problem, costs, calls, 0)
+        if found.calls < calls or calls >= MOST_CALLS:
+            return calls
+        if found.cpu_seconds >= cpu_seconds / 3:
+            break
+        before = found
+        calls = min(MOST_CALLS, calls * 2 if found.cpu_seconds > cpu_seconds / 12 else calls * 4)
+    per_call = found.cpu_seconds / found.calls
+    if before is not None and found.cpu_seconds > before.cpu_seconds:
+        per_call = (found.cpu_seconds - before.cpu_seconds) / (found.calls - before.calls)
+    left = cpu_seconds - found.cpu_seconds
+    return int(min(max(1.0, found.calls + left / per_call), MOST_CALLS))

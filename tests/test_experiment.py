@@ -1,0 +1,225 @@
+"""Planner tables: resume, budgets, ratios, best known plans, and the config files themselves."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from doppler import experiment_run
+from doppler.cli import main
+from doppler.columns import calls_for, column, measure
+from doppler.core.errors import ConfigError, FormatError
+from doppler.core.plan import make_plan
+from doppler.experiment import (
+    BestKnown,
+    Row,
+    Table,
+    Task,
+    calls_budget,
+    load_best,
+    seconds_budget,
+    store_best,
+)
+from doppler.experiment_run import GROUPS, load_settings
+from doppler.experiment_summary import cell_lines, ratio, summarise
+from doppler.graphs.families import generate
+from doppler.graphs.published import PUBLISHED
+from doppler.planners.bounds import lower_bounds
+
+EXPERIMENTS = Path(__file__).parent.parent / "experiments"
+
+
+@pytest.fixture(scope="module")
+def task():
+    instance = generate("layered", 30, 3, ccr=1.0, heterogeneity=0.5, seed=4)
+    bound = lower_bounds(instance.problem, instance.costs).best_ns
+    return Task(
+        name="small",
+        machine="none",
+        problem=instance.problem,
+        costs=instance.costs,
+        bound_ns=bound,
+    )
+
+
+def rows_of(path, task, names, seeds=(0, 1), seconds=0.02):
+    seen = []
+    table = Table(path, lambda row, known: seen.append((row, known)))
+    for name in names:
+        table.by_seconds(task, name, seeds, seconds)
+    return table, seen
+
+
+def test_a_second_call_takes_finished_runs_from_the_file(tmp_path, task):
+    path = tmp_path / "rows.jsonl"
+    first, _ = rows_of(path, task, ["heft", "perturbed_heft"], seeds=(0,))
+    again, seen = rows_of(path, task, ["heft", "perturbed_heft"])
+    assert [known for _, known in seen] == [True, False, True, False]
+    assert again.rows[0] == first.rows[0]
+    assert len(path.read_text().splitlines()) == 4
+    # other times are another task
+    costs = replace(task.costs, dispatch_ns=(1,) * 3)
+    _, seen = rows_of(path, replace(task, costs=costs), ["heft"], seeds=(0,))
+    assert not seen[0][1]
+
+
+def test_a_line_that_was_cut_short_is_run_again(tmp_path, task):
+    path = tmp_path / "rows.jsonl"
+    rows_of(path, task, ["heft"])
+    path.write_text(path.read_text()[:-20])
+    _, seen = rows_of(path, task, ["heft"])
+    assert [known for _, known in seen] == [True, False]
+    assert [json.loads(line)["seed"] for line in path.read_text().splitlines()] == [0, 1]
+    path.write_text('{"task": 1}\n' + path.read_text())
+    with pytest.raises(FormatError, match="line 1 is no row"):
+        rows_of(path, task, ["heft"])
+
+
+def test_equal_calls_are_those_of_the_reference_seed_by_seed(tmp_path, task, monkeypatch):
+    monkeypatch.setattr("doppler.experiment.REFERENCE_COLUMN", "perturbed_heft")
+    table, _ = rows_of(tmp_path / "rows.jsonl", task, ["perturbed_heft"])
+    table.by_calls_of(task, "random_best", (0, 1), 0.02)
+    calls = {(row.column, row.seed): row.calls for row in table.rows}
+    for seed in (0, 1):
+        assert calls["random_best", seed] == calls["perturbed_heft", seed]
+    assert table.rows[-1].budget == calls_budget(0.02)
+
+
+def test_budgets_in_seconds_grow_with_the_seconds_and_fixed_planners_keep_theirs(task):
+    make = column("random_best")
+    few, many = (calls_for(make, task.problem, task.costs, s) for s in (0.02, 0.2))
+    assert few * 3 < many
+    assert calls_for(column("heft"), task.problem, task.costs, 5.0) == 128
+
+
+@pytest.mark.parametrize("name", ["heft_polish", "policy_only", "policy_polish"])
+def test_own_columns_keep_to_their_budget_and_repeat(name, task):
+    make = column(name)
+    runs = [measure(make, task.problem, task.costs, 70, 3) for _ in range(2)]
+    assert runs[0].plan == runs[1].plan
+    assert 0 < runs[0].calls <= 70
+    assert runs[0].value_ns >= task.bound_ns
+
+
+def test_policy_only_never_searches(task, monkeypatch):
+    def searched(*_, **__):
+        raise AssertionError("searched")
+
+    monkeypatch.setattr("doppler.planners.learned.anneal", searched)
+    for calls in (33, 70):
+        measure(column("policy_only"), task.problem, task.costs, calls, 0)
+    with pytest.raises(AssertionError, match="searched"):
+        measure(column("policy_polish"), task.problem, task.costs, 70, 0)
+
+
+def test_unknown_columns_get_a_suggestion():
+    with pytest.raises(ConfigError, match="heft_polish"):
+        column("heft_polsh")
+
+
+def row(column_name, seed, value, budget="1 s"):
+    return Row(
+        task="k",
+        graph="small",
+        column=column_name,
+        seed=seed,
+        budget=budget,
+        calls=1,
+        cpu_seconds=1.0,
+        value_ns=value,
+    )
+
+
+def test_ratios_are_paired_by_seed_with_students_upper_end():
+    rows = [row("a", 0, 110), row("b", 0, 100), row("a", 1, 90), row("b", 1, 100), row("a", 2, 5)]
+    found = ratio(rows, "small", ("a", "1 s"), ("b", "1 s"))
+    assert found.mean == pytest.approx(1.0)
+    # two values 1.1 and 0.9: s = 0.1414, t(0.975, 1) = 12.706
+    assert found.upper == pytest.approx(1.0 + 12.7062 * np.sqrt(0.02) / np.sqrt(2), rel=1e-4)
+    assert ratio(rows, "small", ("a", "1 s"), ("c", "1 s")) is None
+    assert ratio(rows, "other", ("a", "1 s"), ("b", "1 s")) is None
+
+
+def test_cells_by_hand(task):
+    tied = replace(task, bound_ns=100)
+    rows = [row("portfolio", 0, 100), row("portfolio", 1, 104), row("heft", 0, 150)]
+    cells = summarise(rows, [tied], {"small": 96})
+    assert [(c.mean_ns, c.least_ns, c.most_ns, c.seeds) for c in cells] == [
+        (102.0, 100, 104, 2),
+        (150.0, 150, 150, 1),
+    ]
+    assert cells[0].gap_to_bound == pytest.approx(0.02)
+    assert cells[0].gap_to_best == pytest.approx(102 / 96 - 1)
+    assert cells[0].tied_at_bound
+    assert not summarise(rows, [replace(task, bound_ns=99)], {})[0].tied_at_bound
+    lines = cell_lines(summarise(rows, [tied], {}))
+    assert len(lines) == 3
+    assert lines[1].split()[:2] == ["small", "portfolio"]
+
+
+def test_a_best_known_plan_is_scored_again_when_it_is_read(tmp_path, task):
+    placement = tuple(op % 3 for op in range(30))
+    plan = make_plan(task.problem, placement, (0,) * 30, "test")
+    make = measure(lambda *_: plan, task.problem, task.costs, 1, 0)
+    best = BestKnown(plan=plan, value_ns=make.value_ns, command="by hand")
+    path = store_best(tmp_path, task, best)
+    assert load_best(tmp_path, task) == best
+    document = json.loads(path.read_text())
+    assert max(document["bounds_ns"].values()) == task.bound_ns
+    path.write_text(json.dumps(document | {"value_ns": make.value_ns - 1}))
+    with pytest.raises(FormatError, match="its plan scores"):
+        load_best(tmp_path, task)
+    assert load_best(tmp_path, replace(task, name="none")) is None
+
+
+@pytest.mark.parametrize("path", sorted((EXPERIMENTS / "experiment").glob("*.yaml")), ids=str)
+def test_every_experiment_file_is_complete(path):
+    settings = load_settings(EXPERIMENTS, path.stem, [])
+    assert set(settings.graphs) <= set(PUBLISHED)
+    assert settings.graphs
+    assert settings.columns
+    for graph in settings.graphs:
+        assert PUBLISHED[graph].num_devices in settings.machines
+    assert all((EXPERIMENTS / group).is_dir() for group in GROUPS)
+
+
+def test_groups_and_settings_can_be_overridden():
+    changed = load_settings(EXPERIMENTS, "doppler_table", ["training=long", "seeds=2"])
+    assert (changed.seconds, changed.seeds) == (60.0, 2)
+    with pytest.raises(ConfigError, match="at least 1 seed"):
+        load_settings(EXPERIMENTS, "smoke", ["seeds=0"])
+    with pytest.raises(ConfigError, match="did you mean 'smoke'"):
+        load_settings(EXPERIMENTS, "smok", [])
+
+
+def test_the_command_makes_a_table_and_goes_on(tmp_path, capsys, monkeypatch):
+    words = ["experiment", "smoke", f"folder={EXPERIMENTS}", f"results={tmp_path}"]
+    words += ["columns=[heft,critical_path]", "seeds=1"]
+    assert main(words) == 0
+    assert "from the file" not in capsys.readouterr().out
+    assert main(words) == 0
+    assert " ".join(capsys.readouterr().out.split()).count("from the file") == 2
+    rows = (tmp_path / "smoke.jsonl").read_text().splitlines()
+    assert [json.loads(line)["budget"] for line in rows] == [seconds_budget(0.2)] * 2
+
+
+def test_a_better_plan_is_stored_and_a_worse_one_is_not(tmp_path, task, monkeypatch):
+    monkeypatch.setattr(experiment_run, "_task", lambda *_: task)
+
+    def run(name, rows):
+        settings = experiment_run.ExperimentSettings(
+            graphs=["small"], columns=[name], seeds=1, seconds=0.05, update_best=True
+        )
+        return experiment_run.run_experiment(
+            settings, tmp_path / rows, tmp_path, "made by", lambda *_: None
+        )
+
+    assert len(run("single_device", "a").stored) == 1
+    worse = run("single_device", "b")
+    assert worse.stored == ()
+    better = run("annealing", "c")
+    assert len(better.stored) == 1
+    assert better.best_ns["small"] < worse.best_ns["small"]
+    assert "column annealing, seed 0" in load_best(tmp_path, task).command
