@@ -1,7 +1,8 @@
 """Columns of planner tables: planners by name, and parts of the learned planner on their own.
 
-policy_only    stages I and II on the target graph; the best episode, no search at all
-policy_polish  the same, then annealing from the policy's best plans; no search before
+policy_only    the pretrained policies' best of k episodes, no search at all
+policy_tuned   the same policies trained on the target graph (stage II), no search
+policy_polish  sampled, trained, then annealing from the policy's best plans; no search before
 heft_polish    the identical annealing from HEFT's plan, with the whole budget
 anything else  the planner of that name in `doppler.planners.registry`
 """
@@ -22,7 +23,7 @@ from doppler.planners.annealing import anneal
 from doppler.planners.base import Budget, Planner
 from doppler.planners.learned import LearnedPlanner
 from doppler.planners.registry import get_planner, planner_names
-from doppler.training.config import TrainingConfig
+from doppler.training.config import LearnedMode, Start
 from simulator.scorer import CompiledScorer
 
 FIRST_PROBE = 128
@@ -46,20 +47,12 @@ class Measured:
     cpu_seconds: float
 
 
-def _policy_only(
-    problem: Problem, scorer: Scorer, budget: Budget, rng: np.random.Generator
-) -> Plan:
-    training = TrainingConfig(search_share=0.0, learn_share=1.0)
-    # What a whole number of batches leaves over must not go to a search.
-    batch = training.reinforce.batch
-    calls = max(1, (budget.calls - 1) // batch * batch + 1)
-    return LearnedPlanner(training=training)(problem, scorer, Budget(calls), rng)
+def _learned(mode: LearnedMode) -> Planner:
+    def plan(problem: Problem, scorer: Scorer, budget: Budget, rng: np.random.Generator) -> Plan:
+        planner = LearnedPlanner(mode=mode, start=Start.pretrained)
+        return planner(problem, scorer, budget, rng)
 
-
-def _policy_polish(
-    problem: Problem, scorer: Scorer, budget: Budget, rng: np.random.Generator
-) -> Plan:
-    return LearnedPlanner(training=TrainingConfig(search_share=0.0))(problem, scorer, budget, rng)
+    return plan
 
 
 def _heft_polish(
@@ -74,8 +67,9 @@ def _heft_polish(
 
 
 _OWN: dict[str, Planner] = {
-    "policy_only": _policy_only,
-    "policy_polish": _policy_polish,
+    "policy_only": _learned(LearnedMode.sample),
+    "policy_tuned": _learned(LearnedMode.tune),
+    "policy_polish": _learned(LearnedMode.polish),
     "heft_polish": _heft_polish,
 }
 

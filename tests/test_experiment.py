@@ -103,13 +103,13 @@ def test_own_columns_keep_to_their_budget_and_repeat(name, task):
     assert runs[0].value_ns >= task.bound_ns
 
 
-def test_policy_only_never_searches(task, monkeypatch):
+@pytest.mark.parametrize("name", ["policy_only", "policy_tuned"])
+def test_policies_on_their_own_never_search(name, task, monkeypatch):
     def searched(*_, **__):
         raise AssertionError("searched")
 
-    monkeypatch.setattr("doppler.planners.learned.anneal", searched)
-    for calls in (33, 70):
-        measure(column("policy_only"), task.problem, task.costs, calls, 0)
+    monkeypatch.setattr("doppler.planners.learned_run.LearnedRun.search", searched)
+    measure(column(name), task.problem, task.costs, 70, 0)
     with pytest.raises(AssertionError, match="searched"):
         measure(column("policy_polish"), task.problem, task.costs, 70, 0)
 
