@@ -14,6 +14,7 @@ from doppler.config import (
     CompareConfig,
     ConvertConfig,
     CostsConfig,
+    ExperimentConfig,
     HardwareConfig,
     LearnConfig,
     PlanConfig,
@@ -26,6 +27,7 @@ from doppler.config import (
 )
 from doppler.convert import convert
 from doppler.core.errors import DopplerError, nearest
+from doppler.experiment_run import experiment
 from doppler.verify import verify
 
 USER_ERROR = 2
@@ -149,6 +151,17 @@ COMMANDS: dict[str, Command] = {
         positional="names",
         examples=("doppler verify", "doppler verify chain_mm hold", "doppler verify folder=mine"),
     ),
+    "experiment": Command(
+        schema=ExperimentConfig,
+        run=experiment,
+        about="Make the table of an experiment: planners over graphs and seeds, with resume.",
+        positional="name",
+        examples=(
+            "doppler experiment doppler_table",
+            "doppler experiment doppler_table graphs=[chainmm,ffnn] seeds=2 seconds=1",
+            "doppler experiment best_known",
+        ),
+    ),
     "report": Command(
         schema=ReportConfig,
         run=commands.report,
@@ -225,7 +238,7 @@ def _help(name: str, command: Command) -> str:
     lines = [f"doppler {name}: {command.about}", "", "Examples:"]
     lines += [f"  {example}" for example in command.examples]
     keys = flat_keys(command.schema)
-    if "job" in keys:
+    if "job.name" in keys:
         lines += ["", f"Jobs (job=NAME): {', '.join(JOBS)}"]
     lines += ["", "Settings:"]
     for key, item in keys.items():

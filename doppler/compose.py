@@ -14,7 +14,7 @@ from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from doppler.config import JOBS
+from doppler.config import JOBS, JobConfig
 from doppler.core.errors import ConfigError, nearest
 
 
@@ -84,7 +84,7 @@ def _check_overrides(schema: type[Any], words: Sequence[str]) -> None:
         if key not in keys:
             raise ConfigError(f"setting {key!r} is unknown; {nearest(key, keys)}")
         value = override.value()
-        if key == "job":
+        if key == "job" and keys[key].type is JobConfig:
             if str(value) not in JOBS:
                 raise ConfigError(f"job {str(value)!r} is unknown; {nearest(str(value), JOBS)}")
         elif isinstance(keys[key].type, type) and dataclasses.is_dataclass(keys[key].type):
