@@ -38,6 +38,9 @@ from doppler.planners.tables import Floats, ListTables, make_tables
 
 _NOTHING: Floats = np.zeros((0, 0))
 
+# What CPoP adds for ops of the critical path elsewhere: more than any schedule takes.
+OFF_PATH_NS = 1e15
+
 
 class Fit(enum.IntEnum):
     """Which tensors a list scheduler keeps within each device's memory.
@@ -128,8 +131,8 @@ class ListScheduler:
     def cpop(self, fit: Fit = Fit.none) -> Schedule:
         """Returns CPoP's schedule: ready op of largest b-level + t-level, insertion.
 
-        The ops of the critical path go to the one device that runs them fastest (ops that may not
-        run there choose freely), all others to the earliest finish.
+        The ops of the critical path go to the one device that runs them fastest (those that may not
+        or cannot go there choose freely), all others to the earliest finish.
 
         Source: Topcuoglu et al. 2002, section 4.2.
         """
@@ -138,13 +141,11 @@ class ListScheduler:
         allowed_PD = self.mask.allowed_UD[self.mask.unit_V[path]]
         barred_D = (~allowed_PD).sum(axis=0)
         device = int(np.lexsort(((times_PD * allowed_PD).sum(axis=0), barred_D))[0])
-        allowed_UD = self.mask.allowed_UD.copy()
-        for unit in self.mask.unit_V[path[allowed_PD[:, device]]]:
-            allowed_UD[unit] = False
-            allowed_UD[unit, device] = True
+        extra_VD = np.zeros_like(self.tables.times_VD)
+        extra_VD[path] = OFF_PATH_NS
+        extra_VD[path, device] = 0.0
         order = self._ready_order(self.levels_V + t_levels(self.problem.graph, *self._means))
-        tables = self.tables._replace(allowed_UD=allowed_UD)
-        return self._place(order, rule=INSERTION, fit=fit, tables=tables)
+        return self._place(order, extra_VD=extra_VD, rule=INSERTION, fit=fit)
 
     def etf(self, fit: Fit = Fit.none) -> Schedule:
         """Returns ETF's schedule: the (ready op, device) pair that can start first.
@@ -227,12 +228,11 @@ class ListScheduler:
         fit: Fit,
         extra_VD: Floats = _NOTHING,
         tie_VD: Floats = _NOTHING,
-        tables: ListTables | None = None,
     ) -> Schedule:
         how = (order, extra_VD, tie_VD, rule)
         fully_linked = self.mask.is_fully_linked
         devices_U, placed, _, makespan, status = place(
-            self.tables if tables is None else tables, *how, int(fit), self.versions, fully_linked
+            self.tables, *how, int(fit), self.versions, fully_linked
         )
         if status != PLACED:
             devices_U, placed, _, makespan, _ = place(

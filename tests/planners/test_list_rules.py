@@ -11,13 +11,12 @@ from doppler.core.plan import check_plan
 from doppler.core.problem import Problem
 from doppler.core.runtime import INFEASIBLE_NS
 from doppler.graphs.levels import b_levels, mean_op_ns, optimistic_costs
-from doppler.planners import m_etf
 from doppler.planners.base import Budget
 from doppler.planners.list_planner import plan_by_rules
 from doppler.planners.list_schedule import Fit, ListScheduler, make_list_scheduler
 from doppler.planners.mask import NO_UNIT
 from simulator.scorer import CompiledScorer
-from tests.planners.paper_examples import arabnejad, problem_of_tables, topcuoglu
+from tests.planners.paper_examples import arabnejad, topcuoglu
 from tests.planners.test_heft import problem_of, scheduler
 from tests.random_problems import problems_with_costs
 
@@ -124,12 +123,16 @@ def test_earliest_start_looks_at_transfers_and_not_at_speed():
 
 
 def test_dynamic_rules_weigh_the_queue():
-    # two ops at once: the second one finds the first device taken
-    problem = problem_of(2, [])
-    for rule in ("earliest_start", "dmdas"):
-        schedule = getattr(scheduler(problem, ((5, 5), (5, 5))), rule)()
-        assert sorted(schedule.devices_U.tolist()) == [0, 1]
-        assert schedule.makespan_ns == 5
+    # the long op (9) takes one device, o1 (1) the other; the last one goes where 1 is queued, not 9
+    # dmdas begins with the long op; depth first without edges begins with the last op
+    problem = problem_of(3, [])
+    for rule, long in (("dmdas", 0), ("earliest_start", 2)):
+        op_ns = [(1, 1)] * 3
+        op_ns[long] = (9, 9)
+        schedule = getattr(scheduler(problem, tuple(op_ns)), rule)()
+        devices = schedule.devices_U.tolist()
+        assert devices[1] == devices[2 - long] != devices[long], rule
+        assert schedule.makespan_ns == 9
 
 
 def test_earliest_start_finishes_what_it_began():
@@ -140,12 +143,12 @@ def test_earliest_start_finishes_what_it_began():
     assert order in ([0, 2, 1, 3], [1, 3, 0, 2])
 
 
-def test_dmdas_runs_the_queue_by_rank_without_waiting():
-    # one device: the op of the larger rank runs first; o2 waits for nothing else
-    problem = problem_of(3, [(0, 2)], num_devices=1)
-    schedule = scheduler(problem, ((2,), (1,), (9,))).dmdas()
-    assert np.argsort(-schedule.priority_V).tolist() == [0, 2, 1]
-    assert schedule.makespan_ns == 12
+def test_dmdas_runs_the_queue_by_rank():
+    # o0 (1) and o1 (5) queue on d0; o0 has the larger rank, since o2 (20 on d1) waits for it
+    problem = problem_of(3, [(0, 2)])
+    schedule = scheduler(problem, ((1, 500), (5, 500), (500, 20))).dmdas()
+    assert schedule.devices_U.tolist() == [0, 0, 1]
+    assert schedule.makespan_ns == 21
 
 
 def chain_of_bytes(memory):
@@ -173,17 +176,6 @@ def test_live_tensors_fit_where_all_do_not():
     assert set(lists.etf(Fit.all).devices_U.tolist()) == {0, 1}
 
 
-def test_m_etf_keeps_tensors_within_memory_where_etf_does_not():
-    # six independent outputs of 10 bytes that one late op reads on whatever device; d1 is slow
-    problem, costs = problem_of_tables(
-        ((1, 99),) * 4 + ((1, 99),) * 4, {(i, i + 4): 10 for i in range(4)}
-    )
-    scorer = CompiledScorer(problem, costs)
-    plan = m_etf.plan(problem, scorer, Budget(2), np.random.default_rng(0))
-    check_plan(problem, plan)
-    assert scorer.num_calls == 1
-
-
 @given(problems_with_costs(max_ops=8, max_devices=3, full_links=False))
 @settings(max_examples=60, deadline=None)
 def test_every_rule_is_legal_under_every_fit(case):
@@ -202,12 +194,17 @@ def test_every_rule_is_legal_under_every_fit(case):
 
 
 def test_rules_are_asked_again_where_memory_overflows():
-    # d0 is fast and holds two of four outputs of one byte
-    problem = problem_of(4, [], memory=2)
-    scorer = CompiledScorer(problem, make_costs(problem, ((1, 9),) * 4))
-    for rule in ("peft", "cpop", "etf", "dmdas"):
+    # four sources of one byte and a reader each, d0 fast: all on d0 hold 5 bytes at once
+    problem = problem_of(8, [(i, i + 4) for i in range(4)], memory=4)
+    costs = make_costs(problem, ((1, 30),) * 8)
+    scorer = CompiledScorer(problem, costs)
+    for rule in ("peft", "cpop"):
+        make = getattr(ListScheduler, rule)
+        lists = make_list_scheduler(problem, costs)
+        first = make(lists)
+        (value,) = scorer.score(lists.mask.placement(first.devices_U)[None], first.priority_V[None])
         before = scorer.num_calls
-        plan = plan_by_rules(problem, scorer, Budget(3), rule, [getattr(ListScheduler, rule)])
-        (value,) = scorer.score([plan.placement], [plan.priority])
-        assert value < INFEASIBLE_NS
-        assert scorer.num_calls - before <= 4
+        plan = plan_by_rules(problem, scorer, Budget(3), rule, [make])
+        assert value == INFEASIBLE_NS, rule
+        assert 2 <= scorer.num_calls - before <= 3, rule
+        check_plan(problem, plan)

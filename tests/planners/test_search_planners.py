@@ -14,10 +14,11 @@ from doppler.planners.annealing import plan_placement
 from doppler.planners.base import Budget
 from doppler.planners.brkga import BRKGASettings, _children
 from doppler.planners.list_schedule import make_list_scheduler
+from doppler.planners.mask import make_mask
 from doppler.planners.registry import get_planner
 from simulator.scorer import CompiledScorer
 from tests.planners.test_annealing import join_of_eight
-from tests.planners.test_list_rules import chain_of_bytes
+from tests.planners.test_heft import problem_of
 from tests.random_problems import problems_with_costs
 
 
@@ -65,8 +66,10 @@ def test_searches_are_never_worse_than_what_they_start_from(case):
         assert value_of(planner, problem, costs, 60)[0] <= min(heft_ns, single_ns)
 
 
-def test_searches_start_from_live_tensors_where_memory_is_short():
-    problem, costs = chain_of_bytes(20)
+def test_searches_start_from_what_fits_where_memory_is_short():
+    # every order overflows the fast device unless memory is looked at
+    problem = problem_of(8, [(i, i + 4) for i in range(4)], memory=4)
+    costs = make_costs(problem, ((1, 30),) * 8)
     for planner in (anneal_orders.plan, brkga.plan, plan_placement, portfolio.plan):
         assert value_of(planner, problem, costs, 60)[0] < INFEASIBLE_NS
 
@@ -93,10 +96,11 @@ def two_devices():
 
 
 def test_metis_cuts_where_the_fewest_bytes_cross():
-    # two chains of four with heavy tensors, joined by one light edge
+    # two chains of four with heavy tensors, four light rungs: by number of edges the cut is across
     pytest.importorskip("pymetis")
     ops = tuple(Op(kind="k", name=f"o{i}", outputs=(1000, 1)) for i in range(8))
-    edges = (*(Edge(i, 0, i + 1) for i in (0, 1, 2, 4, 5, 6)), Edge(1, 1, 6))
+    edges = tuple(Edge(i, 0, i + 1) for i in (0, 1, 2, 4, 5, 6))
+    edges += tuple(Edge(i, 1, i + 4) for i in range(4))
     graph = DataflowGraph(name="chains", ops=ops, edges=edges)
     problem = Problem(graph=graph, cluster=two_devices())
     _, plan = value_of(metis.plan, problem, make_costs(problem, ((100, 100),) * 8), 4)
@@ -129,9 +133,6 @@ def test_enumopt_spreads_shards_evenly_and_moves_no_bytes():
         assert value == 10 * num_shards
 
 
-def test_enumopt_puts_a_reduction_after_its_shards():
-    problem = sharded(4, reduce=True)
-    costs = make_costs(problem, ((10, 10),) * problem.graph.num_ops)
-    value, _ = value_of(enumopt.plan, problem, costs, 2)
-    # two of four partial results cross, one after the other: 40 + 50 + 50 + 10, or less overlapped
-    assert value <= 150
+def test_enumopt_takes_a_reduction_after_its_shards():
+    waves = enumopt._waves(make_mask(sharded(4, reduce=True)))
+    assert waves == [[0, 1, 2, 3], [4, 5, 6, 7], [8]]
