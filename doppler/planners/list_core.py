@@ -75,6 +75,8 @@ def place(
     starts = np.empty((first_S[num_devices], count))
     ends = np.empty((first_S[num_devices], count))
     count_S = np.zeros(first_S[num_devices], np.int64)
+    # No idle gap between a stream's slots is longer: most ops need no search for one.
+    longest_S = np.zeros(first_S[num_devices])
     start_V, end_V = np.zeros(num_ops), np.zeros(num_ops)
     arrival_RD = np.empty((num_ops if all_ready else 1, num_devices))
     missing_V = np.zeros(num_ops if all_ready else 0, np.int64)
@@ -130,7 +132,7 @@ def place(
                 for stream in range(first_S[device], first_S[device + 1]):
                     at = count_S[stream]
                     start = ready
-                    if insertion:
+                    if insertion and time <= longest_S[stream]:
                         start, at = gap(starts, ends, stream, at, ready, time)
                     elif at > 0:
                         start = max(ready, ends[stream, at - 1])
@@ -154,6 +156,9 @@ def place(
         if fit:
             store(t, best, best_device, free_D, present_TD, readers_T, fit, versions)
         finish = best_start + times_VD[best, best_device]
+        if best_at == count_S[best_stream]:
+            before = ends[best_stream, best_at - 1] if best_at > 0 else 0.0
+            longest_S[best_stream] = max(longest_S[best_stream], best_start - before)
         for position in range(count_S[best_stream], best_at, -1):
             starts[best_stream, position] = starts[best_stream, position - 1]
             ends[best_stream, position] = ends[best_stream, position - 1]
