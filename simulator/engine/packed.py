@@ -44,7 +44,9 @@ class Packed:
             else:
                 layout.append((name, types.int64, 0))
                 words.append(int(value))
-        self._block = np.array(words, np.int64)
+        # Room around it, so that no other thread writes to a cache line that this one reads.
+        room = [0] * 16
+        self._block = np.array([*room, *words, *room], np.int64)[16:]
         self.address = self._block.ctypes.data
         self.numba_type = PackedType(type(fields).__name__, tuple(layout))
 

@@ -4,6 +4,7 @@ Legend as in `tables.py`; N iterations, B buses, Q = B + D queues (one per bus, 
 for copies that wait for a stream), X transfer records.
 """
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -11,6 +12,7 @@ import numpy as np
 from simulator.engine.tables import Bytes, Int32, Int64, Tables
 
 NUM_SCALARS = 29
+PADDING = 16  # words before and behind every array
 
 
 class Workspace(NamedTuple):
@@ -140,7 +142,9 @@ def make_workspace(
     history = (iterations + 1) * state if recurrence else 0
 
     def i64(*shape: int) -> Int64:
-        return np.zeros(shape, np.int64)
+        # Two threads never write to one cache line (two, where lines are fetched in pairs).
+        size = math.prod(shape)
+        return np.zeros(size + 2 * PADDING, np.int64)[PADDING : PADDING + size].reshape(shape)
 
     return Workspace(
         scalars=i64(NUM_SCALARS),
