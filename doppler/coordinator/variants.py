@@ -80,12 +80,15 @@ class DRLJob:
         is_serving: Without a trainer.
         steps_per_iteration: Control steps of all environments in one iteration.
         build: Graph of a cut.
+        num_shards, num_trainers: Cut into so many whatever the split; None = as the split wants.
     """
 
     name: str
     is_serving: bool
     steps_per_iteration: int
     build: Callable[[JobCut], DataflowGraph]
+    num_shards: int | None = None
+    num_trainers: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -205,8 +208,8 @@ def make_variant(
     pools = role_pools(template, split, cluster)
     chains = math.lcm(len(pools[ENVIRONMENT][0]), len(pools[AGENT][0]))
     cut = JobCut(
-        num_shards=shards_per_gmi * chains * len(pools[ENVIRONMENT]),
-        num_trainers=sum(map(len, pools[TRAINER])),
+        num_shards=job.num_shards or shards_per_gmi * chains * len(pools[ENVIRONMENT]),
+        num_trainers=job.num_trainers or sum(map(len, pools[TRAINER])),
         fused=pools[AGENT] == pools[ENVIRONMENT],
     )
     graph = job.build(cut)

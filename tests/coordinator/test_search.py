@@ -70,6 +70,9 @@ def test_projection_stops_before_memory_runs_out_and_a_real_overflow_is_survived
     assert (2, 512) in calls  # 612 of 617.5
     assert (2, 1024) not in calls
     assert [p.note for p in found.points if p.gmis == 2][-1] == "projected memory does not fit"
+    tight = space(gpu_memory_bytes=1240)  # 612 of 620, and of 589 with the margin
+    assert (2, 512) not in [(p.gmis, p.envs) for p in algorithm_1(profile, rate, tight).points[:2]]
+    assert algorithm_1(profile, rate, tight).points[2].note == "projected memory does not fit"
     stepped = {128: 100, 256: 110, 512: 120, 1024: 5000}
     profile, _ = profile_of(rates, memory=stepped.__getitem__, limit=6000)
     found = algorithm_1(profile, rate, space())
