@@ -26,6 +26,8 @@ from doppler.config import (
     WhatIfConfig,
 )
 from doppler.convert import convert
+from doppler.coordinate import coordinate
+from doppler.coordinate_config import CoordinateConfig
 from doppler.core.errors import DopplerError, nearest
 from doppler.experiment_run import experiment
 from doppler.verify import verify
@@ -127,6 +129,12 @@ COMMANDS: dict[str, Command] = {
         run=commands.calibrate,
         about="Measure a job's real components on this machine and print the cost table.",
         examples=("doppler calibrate job=ppo_pendulum",),
+    ),
+    "coordinate": Command(
+        schema=CoordinateConfig,
+        run=coordinate,
+        about="Find the layout, mapping template and number of environments of a job.",
+        examples=("doppler coordinate job=ppo_pendulum verify=3",),
     ),
     "probe": Command(
         schema=ProbeConfig,
