@@ -116,7 +116,7 @@ def assign_slices(
     """
     free = sorted(found, key=lambda mig: (mig.profile.memory_gib, mig.gpu, mig.device))
     assigned: dict[str, MigSlice] = {}
-    for name, memory_bytes in sorted(wanted, key=lambda item: -item[1]):
+    for name, memory_bytes in wanted:
         fits = [mig for mig in free if mig.profile.memory_gib * GIB >= memory_bytes]
         if not fits:
             raise ClusterError(

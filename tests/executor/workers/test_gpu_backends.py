@@ -43,6 +43,7 @@ def test_a_client_gets_its_own_variables_and_no_inherited_ones():
     static = client_environment({}, share(partition=f"{UUID}/2"))
     assert static["CUDA_MPS_SM_PARTITION"] == f"{UUID}/2"
     assert "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE" not in static
+    assert "CUDA_MPS_SM_PARTITION" not in client_environment(static, share(percentage=50))
 
 
 @pytest.mark.parametrize(
