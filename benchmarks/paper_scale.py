@@ -215,9 +215,9 @@ def compositions(figures: dict[str, float]) -> None:
                 "hybrid(0..3) " + ", ".join(f"{float(value) / 1000:.0f}" for value in printed)
             )
     print(
-        "  AT and HM are of the paper's size. SH gains more here: its 3 MiB make the host's additions\n"
-        "  dear; the paper's 4-GPU row has k = 0, which is the baseline itself, so its 0.07 % is\n"
-        "  noise. The printed projections leave latency out and fall monotonically in k."
+        "  AT and HM are of the paper's size. SH gains more here: its 3 MiB make the host's\n"
+        "  additions dear; the paper's 4-GPU row has k = 0, which is the baseline itself, so its\n"
+        "  0.07 % is noise. The printed projections leave latency out and fall monotonically in k."
     )
 
 
@@ -232,7 +232,8 @@ def searches(figures: dict[str, float]) -> None:
             this = job(ANT, JobMode.synchronous, 1)
             found, _ = all_variants(this, hardware, layouts, costs_of)
             variant = next(v for v in found if v.template.value == "dp_only")
-            # A launch floor of 1 ms per simulator step and a cache that holds 8,192 environments.
+            # Assumed: 1 ms per simulator step at least, and contention beyond 16,384 environments
+            # (where the paper's figure 2 has Anymal lose throughput).
             period_ns = 1e9 / rate(variant)
             scale = gmis * envs / ENVS
             floor_ns = 1e6 * HORIZON
