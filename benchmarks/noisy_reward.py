@@ -1,8 +1,9 @@
 """Stage II under noise: every reward times a lognormal factor of 10 %, against the same without.
 
 Both runs tune policies from scratch (stages I and II, no search) with equal budgets and seeds. The
-noisy one never sees a true value: its best plans are measured again with fresh noise, and the one
-of the smallest mean is taken. Compared are the true values of what both end with.
+noisy one never sees a true value: its best plans and cold samples of its policy are measured again
+with fresh noise by successive halving (within the budget), and the one of the smallest mean is
+taken. Compared are the true values of what both end with.
 
     python benchmarks/noisy_reward.py [--episodes 2000] [--seeds 5]
 """
@@ -20,6 +21,7 @@ from doppler.core.problem import Problem
 from doppler.curriculum import Pair
 from doppler.planners.base import Budget
 from doppler.planners.learned import LearnedPlanner
+from doppler.policies.sampling import Temperature
 from doppler.training.config import LearnedMode
 from doppler.training.learner import torch_threads
 from doppler.transfer import problem_of
@@ -28,8 +30,9 @@ from simulator.scorer import CompiledScorer
 TARGETS = {"worst_mean_noisy_over_clean": "<= 1.02"}
 SEED = 0
 NOISE = 0.1
-REMEASURED = 16
-REPEATS = 16
+HALVING = ((64, 2), (24, 6), (8, 16))
+"""Candidates that are left, and how often each of them is measured again."""
+COLD = Temperature(select=0.1, place=0.1)
 CLUSTER = "p100_pcie_4"
 
 
@@ -60,16 +63,26 @@ def end_value(pair: Pair, episodes: int, seed: int, *, noisy: bool) -> int:
     truth = CompiledScorer(*pair)
     planner = LearnedPlanner(mode=LearnedMode.tune)
     scorer: Any = NoisyScorer(*pair, seed=seed + 1000) if noisy else CompiledScorer(*pair)
-    calls = episodes - REMEASURED * REPEATS if noisy else episodes
-    plan = planner(pair[0], scorer, Budget(calls), np.random.default_rng(seed))
+    again = sum(count * repeats for count, repeats in HALVING) if noisy else 0
+    plan = planner(pair[0], scorer, Budget(episodes - again), np.random.default_rng(seed))
     if not noisy:
         return int(truth.score_plans([plan])[0])
-    assert planner.learner is not None
-    elites = planner.learner.elites
-    orders, devices = elites.episodes(elites.elites[:REMEASURED])
-    plans = planner.learner.inputs.assignment.plan_arrays(orders, devices)
-    means = np.mean([scorer.score(*plans) for _ in range(REPEATS)], axis=0)
-    return int(truth.score(*plans)[int(means.argmin())])
+    learner = planner.learner
+    assert learner is not None
+    elites = learner.elites.episodes(learner.elites.elites)
+    cold = learner.policy.sample(
+        learner.inputs, HALVING[0][0] - len(learner.elites), learner.rng, temperature=COLD
+    )
+    orders = np.concatenate([elites[0], cold.orders])
+    devices = np.concatenate([elites[1], cold.devices])
+    plans = learner.inputs.assignment.plan_arrays(orders, devices)
+    rows, sums = np.arange(len(orders)), np.zeros(len(orders))
+    for count, repeats in HALVING:
+        rows = rows[np.argsort(sums[rows], kind="stable")[:count]]
+        for _ in range(repeats):
+            sums[rows] += scorer.score(plans[0][rows], plans[1][rows])
+    best = rows[int(sums[rows].argmin())]
+    return int(truth.score(plans[0][[best]], plans[1][[best]])[0])
 
 
 def main() -> None:

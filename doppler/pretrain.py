@@ -92,7 +92,7 @@ def pretrain(config: PretrainConfig, command: Sequence[str]) -> None:
 
     def validate(epoch: int, seconds: float) -> None:
         nonlocal best
-        ratios = greedy_ratios(state.policy, problems)
+        ratios = greedy_ratios(state.average, problems)
         found = ValidationRecord(
             epoch=epoch,
             mean=float(np.mean(ratios)),
@@ -102,7 +102,7 @@ def pretrain(config: PretrainConfig, command: Sequence[str]) -> None:
         curve.append(asdict(found))
         if best is None or found.score < best["score"]:
             best = {**asdict(found), "score": found.score}
-            save_policy(state.policy, folder / POLICY_FOLDER)
+            save_policy(state.average, folder / POLICY_FOLDER)
 
     with view.progress("epochs", settings.epochs) as advance:
         advance(state.epoch, "")

@@ -30,10 +30,9 @@ from doppler.planners.learned import LearnedPlanner
 from doppler.planners.learned_run import PlanProgress
 from doppler.planners.registry import get_planner
 from doppler.policies.dual import DualPolicy
-from doppler.policies.pretrained import load_pretrained
 from doppler.provenance import revision
 from doppler.results import command_text
-from doppler.training.config import LearnedMode, ReinforceConfig, Schedule, TrainingConfig
+from doppler.training.config import LearnedMode, Start
 from simulator.costs.roofline import RooflineModel
 from simulator.hardware.catalogue import load_catalogue
 from simulator.hardware.machines import named_cluster
@@ -157,8 +156,8 @@ def run_case(name: str, target: Pair, seed: int, config: TransferConfig) -> list
     zero = LearnedPlanner(mode=LearnedMode.greedy, policy=_copy(teacher.policy))
     planners: dict[str, tuple[Planner, int]] = {
         "zero_shot": (zero, 1),
-        "few_shot": (_tuned(_copy(teacher.policy)), few),
-        "pretrained": (_tuned(load_pretrained()), few),
+        "few_shot": (LearnedPlanner(mode=LearnedMode.tune, policy=_copy(teacher.policy)), few),
+        "pretrained": (LearnedPlanner(mode=LearnedMode.tune, start=Start.pretrained), few),
         "scratch": (LearnedPlanner(mode=LearnedMode.tune), many),
         "heft": (get_planner("heft"), 4),
         "annealing_few": (get_planner("annealing"), few),
@@ -213,15 +212,6 @@ def draw_chart(results: Sequence[ArmResult], best: dict[str, int], path: Path) -
     figure.tight_layout()
     figure.savefig(path, dpi=120)
     plt.close(figure)
-
-
-def _tuned(policy: DualPolicy) -> LearnedPlanner:
-    """A trained policy moves in small steps, or a few noisy updates undo what it knows."""
-    reinforce = ReinforceConfig(
-        batch=16, learning_rate=Schedule(2e-3, 5e-4), temperature=Schedule(0.4, 0.2)
-    )
-    training = TrainingConfig(reinforce=reinforce)
-    return LearnedPlanner(mode=LearnedMode.tune, policy=policy, training=training)
 
 
 def _copy(policy: DualPolicy) -> DualPolicy:

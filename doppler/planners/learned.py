@@ -34,7 +34,14 @@ from doppler.policies.config import PolicyConfig
 from doppler.policies.dual import DualPolicy, policy_inputs
 from doppler.policies.pretrained import load_pretrained
 from doppler.policies.sampling import Temperature
-from doppler.training.config import LearnedMode, Stage, Start, TrainingConfig
+from doppler.training.config import (
+    LearnedMode,
+    ReinforceConfig,
+    Schedule,
+    Stage,
+    Start,
+    TrainingConfig,
+)
 from doppler.training.elites import EliteBuffer
 from doppler.training.imitation import imitate, imitate_elites
 from doppler.training.learner import Learner, make_optimizer, torch_threads
@@ -44,6 +51,13 @@ from doppler.training.reinforce import reinforce
 SOURCE = "learned"
 PROBE = 16
 PROBE_TEMPERATURE = Temperature(select=0.5, place=0.5)
+
+# Trained policies move in small steps, or a few noisy updates undo what they know.
+TUNED = TrainingConfig(
+    reinforce=ReinforceConfig(
+        batch=16, learning_rate=Schedule(2e-3, 5e-4), temperature=Schedule(0.4, 0.2)
+    )
+)
 
 
 def plan(problem: Problem, scorer: Scorer, budget: Budget, rng: np.random.Generator) -> Plan:
@@ -64,7 +78,8 @@ class LearnedPlanner:
         mode: How the budget is spent.
         start: Where the policies come from if none are handed over.
         policy_config: Shape of policies that start from scratch.
-        training: Shares and settings of the parts.
+        training: Shares and settings of the parts; None = the default, with smaller steps and
+            colder samples where the policies are trained already (`TUNED`).
         seconds: Time that a run may take beside its budget of plans; a part that is begun is
             ended. With it, equal seeds need not give equal plans.
         on_record: Called after every update of stages I and II.
@@ -77,13 +92,14 @@ class LearnedPlanner:
     mode: LearnedMode = LearnedMode.polish
     start: Start = Start.scratch
     policy_config: PolicyConfig = field(default_factory=PolicyConfig)
-    training: TrainingConfig = field(default_factory=TrainingConfig)
+    training: TrainingConfig | None = None
     seconds: float | None = None
     on_record: OnRecord | None = None
     on_progress: Callable[[PlanProgress], None] | None = None
     policy: DualPolicy | None = None
     learner: Learner | None = None
     values_ns: dict[str, int] = field(default_factory=dict)
+    _settings: TrainingConfig = field(default_factory=TrainingConfig, init=False, repr=False)
 
     def __call__(
         self, problem: Problem, scorer: Scorer, budget: Budget, rng: np.random.Generator
@@ -94,11 +110,18 @@ class LearnedPlanner:
             CapacityError: If no plan that was scored fits in memory.
             PlanError: If no placement obeys pins, kinds, groups and links.
         """
-        with torch_threads(self.training.threads):
-            return self._plan(problem, scorer, budget, rng)
+        is_trained = self.policy is not None or self.start is Start.pretrained
+        self._settings = self.training or (TUNED if is_trained else TrainingConfig())
+        with torch_threads(self._settings.threads):
+            return self._plan(problem, scorer, budget, rng, is_trained)
 
     def _plan(
-        self, problem: Problem, scorer: Scorer, budget: Budget, rng: np.random.Generator
+        self,
+        problem: Problem,
+        scorer: Scorer,
+        budget: Budget,
+        rng: np.random.Generator,
+        is_trained: bool,
     ) -> Plan:
         bound_ns = lower_bounds(problem, scorer.costs).best_ns if self.on_progress else 0
         evaluator = AnytimeEvaluator(
@@ -110,11 +133,10 @@ class LearnedPlanner:
             bound_ns=bound_ns,
             on_progress=self.on_progress,
         )
-        is_trained = self.policy is not None or self.start is Start.pretrained
         learner = self._learner(build_assignment(problem, scorer.costs), rng)
         run = LearnedRun(problem, scorer, evaluator, learner, rng)
         if not is_trained:
-            imitate(learner, self.training.imitation, self.on_record)
+            imitate(learner, self._settings.imitation, self.on_record)
         run.score_greedy()
         if evaluator.best_ns >= INFEASIBLE_NS:
             run.search(max(1, evaluator.remaining // 2), (), SOURCE)
@@ -132,7 +154,7 @@ class LearnedPlanner:
         return evaluator.plan()
 
     def _polish(self, run: LearnedRun, is_trained: bool) -> None:
-        evaluator, training = run.evaluator, self.training
+        evaluator, training = run.evaluator, self._settings
         calls = evaluator.calls_within(1.0)
         self._part(run, "search")
         if is_trained:
@@ -159,11 +181,11 @@ class LearnedPlanner:
             policy = load_pretrained()
         if policy is None:
             policy = DualPolicy(self.policy_config, seed=int(rng.integers(2**31)))
-        elites = EliteBuffer(assignment, self.training.reinforce.num_elites)
+        elites = EliteBuffer(assignment, self._settings.reinforce.num_elites)
         inputs = policy_inputs(assignment, policy.config)
         own = np.random.default_rng(int(rng.integers(2**63)))
         self.policy = policy
-        self.learner = Learner(policy, inputs, elites, own, self.training.threads)
+        self.learner = Learner(policy, inputs, elites, own, self._settings.threads)
         return self.learner
 
     def _imitate_elites(self, run: LearnedRun) -> None:
@@ -171,7 +193,7 @@ class LearnedPlanner:
 
         An elite of another basin may be nothing that the features can tell apart.
         """
-        learner, config = run.learner, self.training.imitation
+        learner, config = run.learner, self._settings.imitation
         if run.evaluator.remaining < 4 * PROBE or not len(learner.elites):
             return
         before = _weights(learner.policy)
@@ -182,7 +204,7 @@ class LearnedPlanner:
 
     def _reinforce(self, run: LearnedRun, share: float) -> None:
         """Stage II, `restarts` times from the policy as it is; the best end is kept."""
-        config, restarts = self.training.reinforce, self.training.restarts
+        config, restarts = self._settings.reinforce, self._settings.restarts
         calls = run.evaluator.calls_within(share)
         per_leg = calls // restarts // config.batch * config.batch
         if per_leg == 0 or run.evaluator.best_ns >= INFEASIBLE_NS:

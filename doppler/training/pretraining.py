@@ -37,6 +37,9 @@ VERSION = 1
 # Priors hold over all problems; they move slower here than on one graph.
 PRIOR_RATE = 20.0
 
+# What the averaged weights keep of themselves per step: they follow the last hundred or so.
+AVERAGE_DECAY = 0.99
+
 # (policy, epoch, fraction of training done, generator) -> the lessons of an epoch
 Curriculum = Callable[[DualPolicy, int, float, np.random.Generator], Sequence[Lesson]]
 
@@ -67,7 +70,7 @@ class PretrainingConfig:
         seed: Seed of everything random.
     """
 
-    epochs: int = 100
+    epochs: int = 50
     updates: int = 30
     lessons_per_update: int = 16
     reinforce: ReinforceConfig = field(default_factory=pretraining_reinforce)
@@ -107,6 +110,8 @@ class Pretraining:
 
     Attributes:
         policy: What is trained.
+        average: The same policy with averaged weights: single steps are noisy, and this is the one
+            to keep (Polyak and Juditsky 1992).
         config: Settings.
         epoch: Epochs done.
         episodes: Episodes done.
@@ -115,6 +120,8 @@ class Pretraining:
 
     def __init__(self, policy: DualPolicy, config: PretrainingConfig) -> None:
         self.policy = policy
+        self.average = DualPolicy(policy.config, seed=0)
+        self.average.load_state_dict(policy.state_dict())
         self.config = config
         self.optimizer = make_optimizer(policy)
         self.epoch = 0
@@ -173,12 +180,17 @@ class Pretraining:
             ratios.append(float(costs.mean()))
             self.episodes += config.reinforce.batch
         norm = gradient_step(self.policy, self.optimizer, total, config.reinforce.max_gradient)
+        with torch.no_grad():
+            pairs = zip(self.average.parameters(), self.policy.parameters(), strict=True)
+            for mean, value in pairs:
+                mean.lerp_(value, 1.0 - AVERAGE_DECAY)
         return float(np.mean(ratios)), float(total.detach()), norm, rate
 
 
 def save_pretraining(state: Pretraining, directory: Path, extra: dict[str, Any]) -> None:
     """Writes the state between two epochs; `extra` is kept as it is (JSON values)."""
     tensors = {f"policy.{name}": value for name, value in state.policy.state_dict().items()}
+    tensors |= {f"average.{name}": value for name, value in state.average.state_dict().items()}
     tensors |= optimizer_tensors(state.policy, state.optimizer)
     content = {
         "config": config_document(state.policy.config),
@@ -209,6 +221,7 @@ def load_pretraining(
     policy = DualPolicy(parse_config(content["config"], directory), seed=0)
     load_tensors(policy, below(tensors, "policy."), directory)
     state = Pretraining(policy, config)
+    load_tensors(state.average, below(tensors, "average."), directory)
     restore_optimizer(policy, state.optimizer, tensors, directory)
     state.epoch, state.episodes = int(content["epoch"]), int(content["episodes"])
     state.history = [EpochRecord(**record) for record in content["history"]]

@@ -73,8 +73,19 @@ def test_stopped_between_epochs_and_resumed_gives_the_same_weights(tmp_path):
         second.run_epoch(curriculum)
     assert extra == {"note": 1}
     assert second.history == whole.history
-    for name, value in whole.policy.state_dict().items():
-        assert torch.equal(second.policy.state_dict()[name], value), name
+    for ours, theirs in ((second.policy, whole.policy), (second.average, whole.average)):
+        for name, value in theirs.state_dict().items():
+            assert torch.equal(ours.state_dict()[name], value), name
+
+
+def test_the_average_follows_the_weights_by_one_part_in_a_hundred_per_step():
+    state = new_pretraining(TINY, settings(updates=1))
+    before = state.policy.place.output.weight.detach().clone()
+    state.run_epoch(curriculum)
+    after = state.policy.place.output.weight.detach()
+    assert not torch.equal(before, after)
+    mean = state.average.place.output.weight
+    assert torch.allclose(mean, before + 0.01 * (after - before))
 
 
 def test_a_training_does_not_go_on_with_other_settings(tmp_path):
