@@ -52,7 +52,8 @@ def put_memory(tab: Tables, ws: Workspace, at: int) -> int:
         at = put(ws, at, ws.used[device])
     if tab.has_latest:
         for cell in range(ws.newest.size):
-            at = put(ws, at, ws.newest[cell] - frontier)
+            newest = ws.newest[cell]  # -window where no version has ever lain
+            at = put(ws, at, newest - frontier if newest > -tab.window else IDLE)
         for stream in range(tab.stream_device.size):
             op = ws.stream_op[stream]
             if op >= 0:
