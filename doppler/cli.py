@@ -11,25 +11,30 @@ from doppler.compose import compose_config, flat_keys
 from doppler.config import (
     JOBS,
     CalibrateConfig,
-    CompareConfig,
-    ConvertConfig,
-    CostsConfig,
-    ExperimentConfig,
-    HardwareConfig,
     LearnConfig,
-    PlanConfig,
     ProbeConfig,
     ReportConfig,
     RunConfig,
-    SimulateConfig,
-    VerifyConfig,
-    WhatIfConfig,
 )
 from doppler.convert import convert
 from doppler.coordinate import coordinate
 from doppler.coordinate_config import CoordinateConfig
 from doppler.core.errors import DopplerError, nearest
 from doppler.experiment_run import experiment
+from doppler.graph_config import (
+    CompareConfig,
+    ConvertConfig,
+    CostsConfig,
+    ExperimentConfig,
+    HardwareConfig,
+    PlanConfig,
+    SimulateConfig,
+    VerifyConfig,
+    WhatIfConfig,
+)
+from doppler.policy_config import PretrainConfig, TransferConfig
+from doppler.pretrain import pretrain
+from doppler.transfer import transfer
 from doppler.verify import verify
 
 USER_ERROR = 2
@@ -81,7 +86,11 @@ COMMANDS: dict[str, Command] = {
         schema=PlanConfig,
         run=commands.plan,
         about="Place one's own graph on one's own cluster with one planner.",
-        examples=("doppler plan graph=g.json cluster=c.json planner=heft output=plan.json",),
+        examples=(
+            "doppler plan graph=g.json cluster=c.json planner=heft output=plan.json",
+            "doppler plan graph=g.json cluster=c.json planner=learned mode=greedy",
+            "doppler plan graph=g.json cluster=c.json planner=learned mode=polish seconds=5",
+        ),
     ),
     "compare": Command(
         schema=CompareConfig,
@@ -169,6 +178,21 @@ COMMANDS: dict[str, Command] = {
             "doppler experiment doppler_table graphs=[chainmm,ffnn] seeds=2 seconds=1",
             "doppler experiment best_known",
         ),
+    ),
+    "pretrain": Command(
+        schema=PretrainConfig,
+        run=pretrain,
+        about="Train one policy over many generated problems; can be stopped and resumed.",
+        examples=(
+            "doppler pretrain output=results/pretraining seconds=3600",
+            "doppler pretrain output=results/pretraining resume=true",
+        ),
+    ),
+    "transfer": Command(
+        schema=TransferConfig,
+        run=transfer,
+        about="Show what policies of one graph and cluster are worth on another: chart and table.",
+        examples=("doppler transfer cases=[p100_to_v100] seeds=5",),
     ),
     "report": Command(
         schema=ReportConfig,

@@ -19,14 +19,10 @@ from doppler.calibration import cache_folder, load_or_calibrate
 from doppler.compose import overridden_keys
 from doppler.config import (
     CalibrateConfig,
-    CompareConfig,
-    GraphConfig,
     LearnConfig,
-    PlanConfig,
     ProbeConfig,
     ReportConfig,
     RunConfig,
-    SimulateConfig,
 )
 from doppler.console import View
 from doppler.core.costs import Costs
@@ -34,6 +30,7 @@ from doppler.core.errors import ConfigError
 from doppler.core.problem import Objective, Problem
 from doppler.core.serialize import load_plan, save
 from doppler.cost_choice import CostChoice
+from doppler.graph_config import CompareConfig, GraphConfig, PlanConfig, SimulateConfig
 from doppler.graphs.files import read_graph_file
 from doppler.jobs import resolve_job
 from doppler.learn_run import LEARNED

@@ -8,11 +8,8 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from doppler.core.errors import ConfigError
-from doppler.core.problem import Objective
 from doppler.graphs.drl_job import JobMode
 from doppler.measure import MIN_BLOCKS
-from doppler.policies.config import PolicyKind
-from doppler.training.config import LearnedMode, Start
 from executor.drl.config import PPOJobConfig
 from executor.drl.presets import PRESETS
 
@@ -43,7 +40,12 @@ class OnFailure(enum.Enum):
     replan = "replan"
 
 
-def _at_least(owner: object, low: float, *names: str) -> None:
+def at_least(owner: object, low: float, *names: str) -> None:
+    """Checks that settings are `low` or more.
+
+    Raises:
+        ConfigError: Names the setting and its value.
+    """
     for name in names:
         value = getattr(owner, name)
         if value < low:
@@ -94,8 +96,8 @@ class JobConfig:
     )
 
     def __post_init__(self) -> None:
-        _at_least(self, 1, "num_shards", "envs_per_shard", "horizon", "chunk", "num_trainers")
-        _at_least(self, 1, "num_segments", "epochs", "minibatches")
+        at_least(self, 1, "num_shards", "envs_per_shard", "horizon", "chunk", "num_trainers")
+        at_least(self, 1, "num_segments", "epochs", "minibatches")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -107,9 +109,9 @@ class TrainingSettings:
     window_iterations: int = setting(5, "iterations per measured window")
 
     def __post_init__(self) -> None:
-        _at_least(self, 0, "stage3_windows")
-        _at_least(self, 10, "sim_episodes")
-        _at_least(self, 5, "window_iterations")
+        at_least(self, 0, "stage3_windows")
+        at_least(self, 10, "sim_episodes")
+        at_least(self, 5, "window_iterations")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -125,8 +127,8 @@ class CalibrationSettings:
     refresh: bool = setting(False, "measure again, even if a stored cost table fits")
 
     def __post_init__(self) -> None:
-        _at_least(self, 0, "warmup")
-        _at_least(self, 3, "iterations")
+        at_least(self, 0, "warmup")
+        at_least(self, 3, "iterations")
         if any(count <= 0 for count in self.env_counts):
             raise ConfigError(
                 f"CalibrationSettings: env_counts are above 0, and they are {self.env_counts}"
@@ -155,8 +157,8 @@ class RunSettings:
     adapt: bool = setting(False, "follow drift: measured spans correct costs, then the plan")
 
     def __post_init__(self) -> None:
-        _at_least(self, 1, "iterations")
-        _at_least(self, 0, "checkpoint_every")
+        at_least(self, 1, "iterations")
+        at_least(self, 0, "checkpoint_every")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -168,8 +170,8 @@ class ComparisonSettings:
     half_width: float = setting(0.03, "stop when the 95 % half-width of the ratio is this small")
 
     def __post_init__(self) -> None:
-        _at_least(self, MIN_BLOCKS, "min_blocks")
-        _at_least(self, self.min_blocks, "max_blocks")
+        at_least(self, MIN_BLOCKS, "min_blocks")
+        at_least(self, self.min_blocks, "max_blocks")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -208,166 +210,6 @@ class RunConfig:
 
 
 @dataclass(slots=True, kw_only=True)
-class GraphConfig:
-    """One's own graph on one's own cluster: what plan, compare and simulate share."""
-
-    graph: str = setting(
-        "",
-        "graph file: our JSON, WfCommons JSON, .stg, .dot, .graphml, per-machine cost text (.txt)",
-    )
-    ns_per_unit: float | None = setting(
-        None, "nanoseconds of one unit of time, for graph files whose format has no unit"
-    )
-    bytes_per_unit: float | None = setting(
-        None, "bytes of one unit of data, for graph files whose format has no unit"
-    )
-    cluster: str = setting(
-        "",
-        "machine of the catalogue (`doppler hardware` lists them; dgx_a100@bf16 for the rates of a "
-        "data type), cluster file or hardware file (JSON)",
-    )
-    layout: str | None = setting(
-        None, "layout file (JSON) that cuts the hardware; null = whole GPUs, or single cores"
-    )
-    costs: str | None = setting(
-        None,
-        "cost file (JSON), or the cost_table.json of a result folder; null = the times of the "
-        "graph file where it has some, else roofline from the cluster's rates",
-    )
-    fallback: bool = setting(
-        False, "ops that the cost table does not know take the roofline's times"
-    )
-    objective: Objective | None = setting(
-        None, "makespan, period or p95 (needs noise); null = period where the graph is loop-carried"
-    )
-    noise: float = setting(
-        0.0, "for objective=p95: spread of op times, lognormal; 0.1 = about 10 per cent"
-    )
-
-    def __post_init__(self) -> None:
-        _at_least(self, 0.0, "noise")
-        if self.objective is Objective.p95 and self.noise == 0.0:
-            raise ConfigError("objective=p95 needs the spread of op times: set noise=0.1")
-
-
-@dataclass(slots=True, kw_only=True)
-class PlanConfig(GraphConfig):
-    """doppler plan: place a graph with one planner."""
-
-    planner: str = setting("learned", "planner that makes the plan")
-    mode: LearnedMode = setting(
-        LearnedMode.polish, "planner=learned: greedy, sample, tune or polish"
-    )
-    start: Start = setting(
-        Start.pretrained, "planner=learned: pretrained policies, or from scratch"
-    )
-    policy: PolicyKind = setting(
-        PolicyKind.improved, "planner=learned start=scratch: improved, or the paper's pair"
-    )
-    seconds: float | None = setting(
-        None, "planner=learned: time that it may take beside the budget, or null"
-    )
-    budget: int | None = setting(
-        None, "plans that the planner may simulate; null = 3000, or no limit where seconds is set"
-    )
-    output: str | None = setting(None, "file that the plan is written to")
-    seed: int = setting(0, "seed of the planner")
-
-    def __post_init__(self) -> None:
-        GraphConfig.__post_init__(self)
-        if self.budget is None:
-            self.budget = 3000 if self.seconds is None else 1 << 40
-        _at_least(self, 1, "budget")
-        if self.planner != "learned" and (
-            self.seconds is not None or self.mode is not LearnedMode.polish
-        ):
-            raise ConfigError(
-                f"mode and seconds are settings of planner=learned, and planner is {self.planner!r}"
-            )
-
-
-@dataclass(slots=True, kw_only=True)
-class CompareConfig(GraphConfig):
-    """doppler compare: several planners at equal budget."""
-
-    planners: list[str] = setting(
-        ["single_device", "round_robin", "critical_path", "heft", "annealing", "learned"],
-        "planners to run",
-    )
-    budget: int = setting(3000, "plans that each planner may simulate")
-    bound_effort: float = setting(
-        0.0, "seconds of work that CP-SAT may spend on the lower bound; 0 = quick bounds only"
-    )
-    output: str | None = setting(None, "file that the best plan is written to")
-    seed: int = setting(0, "seed of every planner")
-
-    def __post_init__(self) -> None:
-        GraphConfig.__post_init__(self)
-        _at_least(self, 1, "budget")
-        _at_least(self, 0, "bound_effort")
-
-
-@dataclass(slots=True, kw_only=True)
-class SimulateConfig(GraphConfig):
-    """doppler simulate: run a stored plan in the simulator."""
-
-    plan: str = setting("", "plan file (JSON)")
-    iterations: int = setting(1, "iterations to run")
-    robustness: float = setting(
-        0.0, "largest relative error of the cost table's entries to try (0.2 = 20 %); 0 = none"
-    )
-    output: str | None = setting(None, "file that the trace is written to")
-    seed: int = setting(0, "seed of noise and of errors in the cost table")
-
-    def __post_init__(self) -> None:
-        GraphConfig.__post_init__(self)
-        _at_least(self, 1, "iterations")
-        _at_least(self, 0.0, "robustness")
-
-
-@dataclass(slots=True, kw_only=True)
-class CostsConfig(GraphConfig):
-    """doppler costs: op times of a graph on a machine, and where they come from."""
-
-    output: str | None = setting(None, "file that the costs are written to")
-
-
-@dataclass(slots=True, kw_only=True)
-class WhatIfConfig(GraphConfig):
-    """doppler what-if: change one number of the hardware, rank the plans anew."""
-
-    change: str = setting(
-        "",
-        "ENTRY.NUMBER*2 (or /, +, -, : to set): nvlink.bytes_per_s*2, gpu.flop_per_s.bf16*1.5, "
-        "pcie.latency_ns:500; entries are nvlink, pcie, socket, network, gpu, cpu or a name",
-    )
-    planners: list[str] = setting(
-        ["single_device", "round_robin", "critical_path", "heft", "annealing"], "planners to run"
-    )
-    budget: int = setting(1000, "plans that each planner may simulate, before and after")
-    replan: bool = setting(True, "each planner makes a plan for the changed machine, too")
-    output: str | None = setting(None, "file that the comparison is written to (JSON)")
-    seed: int = setting(0, "seed of every planner")
-
-    def __post_init__(self) -> None:
-        GraphConfig.__post_init__(self)
-        _at_least(self, 1, "budget")
-
-
-@dataclass(slots=True, kw_only=True)
-class HardwareConfig:
-    """doppler hardware: the catalogue, one machine of it, or a topology read from nvidia-smi."""
-
-    name: str = setting("", "machine to show; empty = list all")
-    topology: str | None = setting(
-        None, "text of `nvidia-smi topo -m`, of a host with the GPUs and wires of the machine named"
-    )
-    output: str | None = setting(
-        None, "file that the hardware is written to (JSON); without a name, the page (Markdown)"
-    )
-
-
-@dataclass(slots=True, kw_only=True)
 class CalibrateConfig:
     """doppler calibrate: measure a job's components and print the cost table."""
 
@@ -388,104 +230,10 @@ class ProbeConfig:
 
 
 @dataclass(slots=True, kw_only=True)
-class ConvertConfig:
-    """doppler convert: write a graph file of any kind as our own JSON or as GraphML."""
-
-    graph: str = setting(
-        "",
-        "graph file: our JSON, WfCommons JSON, .stg, .dot, .graphml, per-machine cost text (.txt)",
-    )
-    output: str = setting("", "file that the graph is written to: .json or .graphml")
-    ns_per_unit: float | None = setting(
-        None, "nanoseconds of one unit of time, for graph files whose format has no unit"
-    )
-    bytes_per_unit: float | None = setting(
-        None, "bytes of one unit of data, for graph files whose format has no unit"
-    )
-    cluster: str | None = setting(None, "cluster file (JSON) that the costs are for")
-    costs_output: str | None = setting(None, "file that the times of the graph file are written to")
-
-
-@dataclass(slots=True, kw_only=True)
-class VerifyConfig:
-    """doppler verify [NAME...]: check the instance suite."""
-
-    names: list[str] = setting([], "instances to check; none = all of the folder")
-    folder: str | None = setting(
-        None, "folder of instance files; null = those that ship with DOPPLER"
-    )
-
-
-@dataclass(slots=True, kw_only=True)
-class PretrainConfig:
-    """doppler pretrain: one policy over many generated problems."""
-
-    output: str = setting("results/pretraining", "folder of policy, state and training record")
-    policy: PolicyKind = setting(PolicyKind.improved, "which pair: improved, or the paper's")
-    epochs: int = setting(50, "epochs of the whole training; schedules end where it ends")
-    updates: int = setting(30, "gradient steps per epoch")
-    lessons: int = setting(24, "problems per epoch")
-    search_calls: int = setting(0, "plans that the search for a problem's labels may score")
-    validation: int = setting(60, "problems that the best policy is chosen on")
-    validate_every: int = setting(5, "epochs between two validations")
-    seconds: float = setting(1e9, "stop between two epochs after that time; resume=true goes on")
-    resume: bool = setting(False, "go on with the training in the output folder")
-    seed: int = setting(0, "seed of everything random")
-
-    def __post_init__(self) -> None:
-        _at_least(self, 1, "epochs", "updates", "lessons", "validation", "validate_every")
-        _at_least(self, 0, "search_calls", "seconds")
-
-
-@dataclass(slots=True, kw_only=True)
-class TransferConfig:
-    """doppler transfer: zero-shot, few-shot and scratch curves on new graphs and clusters."""
-
-    cases: list[str] = setting(
-        ["graph_to_graph", "p100_to_v100", "a100_to_h100"],
-        "what is transferred: graph_to_graph, p100_to_v100, a100_to_h100",
-    )
-    source_episodes: int = setting(2000, "episodes on the source")
-    few_shot: int = setting(200, "episodes of few-shot on the target")
-    scratch: int = setting(4000, "episodes of a policy from scratch on the target")
-    reference: int = setting(20000, "plans of the long annealing run that the best known is from")
-    seeds: int = setting(3, "seeds per case")
-    seed: int = setting(0, "first seed")
-    output: str = setting("results/transfer", "folder of chart and table")
-
-    def __post_init__(self) -> None:
-        _at_least(self, 1, "few_shot", "scratch", "reference", "seeds", "source_episodes")
-
-
-@dataclass(slots=True, kw_only=True)
 class ReportConfig:
     """doppler report FOLDER: rebuild the page of a result folder."""
 
     folder: str = setting("results/latest", "result folder")
-
-
-@dataclass(slots=True, kw_only=True)
-class ExperimentConfig:
-    """doppler experiment NAME: make the table of a file in experiments/experiment."""
-
-    name: str = setting("", "file in the folder's experiment/, such as doppler_table")
-    folder: str = setting("experiments", "folder of the config groups")
-    results: str = setting("results", "folder of the file that finished runs are kept in")
-    job: str | None = setting(None, "another file of the group job/")
-    hardware: str | None = setting(None, "another file of the group hardware/")
-    planner: str | None = setting(None, "another file of the group planner/")
-    training: str | None = setting(None, "another file of the group training/")
-    graphs: list[str] | None = setting(None, "other graphs")
-    columns: list[str] | None = setting(
-        None, "other columns: planners and parts of the learned one"
-    )
-    seeds: int | None = setting(None, "another number of seeds")
-    seconds: float | None = setting(None, "other processor seconds per run")
-    update_best: bool | None = setting(None, "store plans that are better than the best known")
-
-    def __post_init__(self) -> None:
-        if not self.name:
-            raise ConfigError("name an experiment: doppler experiment doppler_table")
 
 
 def _from_preset(name: str, preset: PPOJobConfig) -> JobConfig:

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from doppler.config import ConvertConfig
 from doppler.console import View
 from doppler.core.errors import ConfigError
 from doppler.core.problem import Problem
 from doppler.core.serialize import load_cluster, save
+from doppler.graph_config import ConvertConfig
 from doppler.graphs.files import read_graph_file
 from doppler.graphs.graphml import write_graphml
 

@@ -15,7 +15,6 @@ from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 
 from doppler.columns import column
-from doppler.config import ExperimentConfig
 from doppler.console import View
 from doppler.core.errors import ConfigError, nearest
 from doppler.experiment import (
@@ -29,6 +28,7 @@ from doppler.experiment import (
     store_best,
 )
 from doppler.experiment_summary import Cell, cell_lines, summarise
+from doppler.graph_config import ExperimentConfig
 from doppler.graphs.published import PUBLISHED
 
 GROUPS = ("job", "hardware", "planner", "training")

@@ -6,13 +6,13 @@ from pathlib import Path
 from rich.table import Table
 
 from doppler.commands import check_output, check_planners, read_problem
-from doppler.config import CostsConfig, HardwareConfig, WhatIfConfig
 from doppler.console import View
 from doppler.core.codecs.fields import encode
 from doppler.core.codecs.text import format_json
 from doppler.core.errors import ConfigError, FormatError
 from doppler.core.hardware import Hardware
 from doppler.core.serialize import save, write_atomic
+from doppler.graph_config import CostsConfig, HardwareConfig, WhatIfConfig
 from doppler.what_if import WhatIf, what_if
 from simulator.costs.composed import model_shares
 from simulator.hardware.catalogue import Catalogue, load_catalogue

@@ -1,10 +1,10 @@
 """`doppler plan planner=learned`: the learned planner in a chosen mode, with a line on its way."""
 
 from doppler.api import PlannerResult, plan_problem
-from doppler.config import PlanConfig
 from doppler.console import View
 from doppler.core.costs import Costs
 from doppler.core.problem import Problem
+from doppler.graph_config import PlanConfig
 from doppler.planners.learned import LearnedPlanner
 from doppler.planners.learned_run import PlanProgress
 from doppler.policies.config import policy_config

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from doppler.config import PretrainConfig
 from doppler.console import View
 from doppler.core.errors import ConfigError
 from doppler.curriculum import (
@@ -28,6 +27,7 @@ from doppler.curriculum import (
 from doppler.policies.config import policy_config
 from doppler.policies.dual import DualPolicy
 from doppler.policies.storage import save_policy
+from doppler.policy_config import PretrainConfig
 from doppler.provenance import revision, versions
 from doppler.results import command_text
 from doppler.training.pretraining import (

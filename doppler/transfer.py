@@ -15,7 +15,6 @@ from pathlib import Path
 import numpy as np
 from rich.table import Table
 
-from doppler.config import TransferConfig
 from doppler.console import View
 from doppler.core.costs import Costs
 from doppler.core.errors import ConfigError, nearest
@@ -30,6 +29,7 @@ from doppler.planners.learned import LearnedPlanner
 from doppler.planners.learned_run import PlanProgress
 from doppler.planners.registry import get_planner
 from doppler.policies.dual import DualPolicy
+from doppler.policy_config import TransferConfig
 from doppler.provenance import revision
 from doppler.results import command_text
 from doppler.training.config import LearnedMode, Start

@@ -6,11 +6,11 @@ from pathlib import Path
 
 from rich.table import Table
 
-from doppler.config import VerifyConfig
 from doppler.console import View
 from doppler.core.errors import DopplerError
 from doppler.core.problem import Objective
 from doppler.core.schedule import check_schedule
+from doppler.graph_config import VerifyConfig
 from doppler.instances.suite import SuiteInstance, find_instances, load_instance, shipped_folder
 from doppler.planners.bounds import QUICK_BOUNDS, Bound, lower_bounds
 from simulator.compiled import CompiledRuntime

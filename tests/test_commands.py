@@ -7,10 +7,10 @@ from doppler import commands
 from doppler.calibration import save_calibration
 from doppler.cli import main
 from doppler.compose import flat_keys
-from doppler.config import CompareConfig, PlanConfig, SimulateConfig
 from doppler.core.cluster import Cluster, Device, Link
 from doppler.core.graph import DataflowGraph, Op
 from doppler.core.serialize import save
+from doppler.graph_config import CompareConfig, PlanConfig, SimulateConfig
 
 
 @pytest.fixture

@@ -3,16 +3,9 @@
 import pytest
 
 from doppler.compose import compose_config, flat_keys
-from doppler.config import (
-    CompareConfig,
-    LayoutName,
-    LearnConfig,
-    OnFailure,
-    PlanConfig,
-    RunConfig,
-    SimulateConfig,
-)
+from doppler.config import LayoutName, LearnConfig, OnFailure, RunConfig
 from doppler.core.errors import ConfigError
+from doppler.graph_config import CompareConfig, PlanConfig, SimulateConfig
 
 
 def test_defaults_are_the_ant_job():

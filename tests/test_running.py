@@ -11,7 +11,6 @@ import time
 import numpy as np
 import psutil
 import pytest
-from doppler.tensor_file import write_tensors
 from omegaconf import OmegaConf
 from rich.console import Console
 
@@ -25,7 +24,13 @@ from doppler.calibration import (
 )
 from doppler.cli import main
 from doppler.compose import compose_config
-from doppler.config import JOBS, CalibrationSettings, LearnConfig, RunConfig, RunSettings
+from doppler.config import (
+    JOBS,
+    CalibrationSettings,
+    LearnConfig,
+    RunConfig,
+    RunSettings,
+)
 from doppler.config import OnFailure as Policy
 from doppler.console import View
 from doppler.core.cluster import Cluster, Device, Link, Route
@@ -47,6 +52,7 @@ from doppler.results import (
 )
 from doppler.running import _resolved, load_checkpoint, run_plan, surviving_cluster
 from doppler.session import RewardRecord, mean_return
+from doppler.tensor_file import write_tensors
 from executor.options import ExecutorOptions
 from executor.probe import probe
 

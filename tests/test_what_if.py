@@ -192,6 +192,6 @@ def test_the_page_of_the_documentation_is_the_catalogue():
 
 
 def test_default_planners_of_the_command_exist():
-    from doppler.config import WhatIfConfig
+    from doppler.graph_config import WhatIfConfig
 
     assert set(WhatIfConfig().planners) <= set(registry.planner_names())

@@ -52,8 +52,9 @@ def put_memory(tab: Tables, ws: Workspace, at: int) -> int:
         at = put(ws, at, ws.used[device])
     if tab.has_latest:
         for cell in range(ws.newest.size):
-            newest = ws.newest[cell]  # -window where no version has ever lain
-            at = put(ws, at, newest - frontier if newest > -tab.window else IDLE)
+            # Where no version has ever lain, -window stands, which does not move with the frontier.
+            has_lain = ws.newest[cell] > -tab.window
+            at = put(ws, at, ws.newest[cell] - (frontier if has_lain else 0))
         for stream in range(tab.stream_device.size):
             op = ws.stream_op[stream]
             if op >= 0:
