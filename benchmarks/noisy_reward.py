@@ -22,7 +22,7 @@ from doppler.curriculum import Pair
 from doppler.planners.base import Budget
 from doppler.planners.learned import LearnedPlanner
 from doppler.policies.sampling import Temperature
-from doppler.training.config import LearnedMode
+from doppler.training.config import LearnedMode, ReinforceConfig, TrainingConfig
 from doppler.training.learner import torch_threads
 from doppler.transfer import problem_of
 from simulator.scorer import CompiledScorer
@@ -32,6 +32,8 @@ SEED = 0
 NOISE = 0.1
 HALVING = ((64, 2), (24, 6), (8, 16))
 """Candidates that are left, and how often each of them is measured again."""
+NOISY = ReinforceConfig(batch=64, elite_weight=0.0, elite_batch=0, num_elites=16)
+"""Under noise the best values so far are lucky ones: no elites are imitated, batches are larger."""
 COLD = Temperature(select=0.1, place=0.1)
 CLUSTER = "p100_pcie_4"
 
@@ -61,7 +63,8 @@ class NoisyScorer:
 def end_value(pair: Pair, episodes: int, seed: int, *, noisy: bool) -> int:
     """True value of what stage II ends with."""
     truth = CompiledScorer(*pair)
-    planner = LearnedPlanner(mode=LearnedMode.tune)
+    training = TrainingConfig(reinforce=NOISY) if noisy else None
+    planner = LearnedPlanner(mode=LearnedMode.tune, training=training)
     scorer: Any = NoisyScorer(*pair, seed=seed + 1000) if noisy else CompiledScorer(*pair)
     again = sum(count * repeats for count, repeats in HALVING) if noisy else 0
     plan = planner(pair[0], scorer, Budget(episodes - again), np.random.default_rng(seed))

@@ -9,11 +9,16 @@ the others from its families at sizes above its largest; CCR 0.1 to 10, equal an
     seeded_over_heft_seeded annealing from the best of 64 episodes / annealing from HEFT, as many
                             plans scored in all (those 64 included)
 
-    python benchmarks/zero_shot.py [--calls 1000] [--quick] [--policy FOLDER]
+With `--rows FILE` every graph's ratios are kept in a file as they come, and a run that was stopped
+goes on; the file must be of the same policy and number of calls.
+
+    python benchmarks/zero_shot.py [--calls 1000] [--quick] [--policy FOLDER] [--rows FILE]
 """
 
 import argparse
 import dataclasses
+import hashlib
+import json
 from pathlib import Path
 
 import numpy as np
@@ -128,6 +133,27 @@ def _value(pair: Pair, plan: Plan) -> int:
     return int(CompiledScorer(*pair).score_plans([plan])[0])
 
 
+def measured(policy: DualPolicy, chosen: list[FamilySpec], calls: int, file: Path) -> list[Row]:
+    """Measures what the file does not have yet."""
+    weights = b"".join(value.numpy().tobytes() for value in policy.state_dict().values())
+    key = {"policy": hashlib.sha256(weights).hexdigest(), "calls": calls}
+    lines = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+    if any({name: line[name] for name in key} != key for line in lines):
+        raise SystemExit(f"{file} is of another policy or number of calls")
+    rows = [
+        Row(spec=spec, greedy=line["greedy"], best64=line["best64"], seeded=line["seeded"])
+        for spec, line in zip(chosen, lines, strict=False)
+    ]
+    with file.open("a") as stream:
+        for spec in chosen[len(rows) :]:
+            row = measure(policy, spec, calls)
+            values = {"greedy": row.greedy, "best64": row.best64, "seeded": row.seeded}
+            stream.write(json.dumps({**key, **values}) + "\n")
+            stream.flush()
+            rows.append(row)
+    return rows
+
+
 def show(rows: list[Row]) -> None:
     """Prints means by family and by topology, and the worst graphs."""
     console, table = Console(), Table(title="ratio of means per group")
@@ -161,13 +187,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--calls", type=int, default=1000, help="plans per annealing run")
     parser.add_argument("--policy", type=Path, help="another policy's folder")
+    parser.add_argument("--rows", type=Path, help="file of finished graphs, to go on from")
     parser.add_argument("--quick", action="store_true", help="20 graphs")
     arguments = parser.parse_args()
     policy = load_policy(arguments.policy) if arguments.policy else load_pretrained()
+    chosen = specs(20 if arguments.quick else 100)
     with torch_threads(1):
-        rows = [
-            measure(policy, spec, arguments.calls) for spec in specs(20 if arguments.quick else 100)
-        ]
+        if arguments.rows:
+            rows = measured(policy, chosen, arguments.calls, arguments.rows)
+        else:
+            rows = [measure(policy, spec, arguments.calls) for spec in chosen]
     show(rows)
     greedy = [row.greedy for row in rows]
     figures = {
