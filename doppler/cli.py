@@ -1,5 +1,6 @@
 """The command line: one word picks the command, Hydra overrides set the rest."""
 
+import os
 import sys
 import textwrap
 from collections.abc import Callable, Sequence
@@ -206,7 +207,14 @@ COMMANDS: dict[str, Command] = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command; returns the exit status (2 for a mistake of the user)."""
-    words = list(sys.argv[1:] if argv is None else argv)
+    try:
+        return _main(list(sys.argv[1:] if argv is None else argv))
+    except BrokenPipeError:  # the reader of our output has had enough, as `| head` has
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _main(words: list[str]) -> int:
     if not words or words[0] in ("-h", "--help", "help"):
         print(_overview())
         return 0
