@@ -9,6 +9,7 @@ from numba import njit, types
 from numba.extending import intrinsic
 
 from doppler.core.runtime import INFEASIBLE_NS
+from simulator.machine_code import cached
 
 IDLE = np.int64((1 << 63) - 1)
 INFEASIBLE = np.int64(INFEASIBLE_NS)
@@ -34,7 +35,7 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 def entry(function: _F) -> _F:
     """Compiles a function that Python calls; the machine code is kept on disk."""
-    return cast(_F, njit(cache=True, nogil=True, error_model="numpy")(function))
+    return cached(error_model="numpy")(function)
 
 
 def jit(function: _F) -> _F:
