@@ -46,7 +46,7 @@ class PlannerResult:
         plan: Its plan.
         value_ns: Simulated makespan, period rounded up, or 95th percentile of it.
         gap: value / lower bound - 1.
-        bound_ns: That lower bound.
+        bound_ns: That lower bound; of a p95 it is the bound of the run without noise.
         bound: Its name (`doppler.planners.bounds.Bound`), empty where there is none.
         num_calls: Plans that it had scored.
         seconds: Wall-clock time that it took.

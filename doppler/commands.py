@@ -37,7 +37,8 @@ from doppler.learn_run import LEARNED
 from doppler.learning import learn as learn_job
 from doppler.learning import show_probe
 from doppler.machines import read_machine
-from doppler.plan_learned import plan_learned
+from doppler.plan_learned import chosen_planner, plan_learned
+from doppler.planners.bounds import bound_words
 from doppler.planners.registry import get_planner, planner_names
 from doppler.report.chrome_trace import write_chrome_trace
 from doppler.report.html import rebuild_page, write_report
@@ -118,7 +119,7 @@ def plan(config: PlanConfig, command: Sequence[str]) -> None:
     else:
         assert config.budget is not None
         result = plan_problem(
-            problem, costs, config.planner, config.budget, config.seed, noise=noise
+            problem, costs, chosen_planner(config), config.budget, config.seed, noise=noise
         )
     view.show(_result_table(problem, [result]))
     if output is not None:
@@ -145,7 +146,8 @@ def compare(config: CompareConfig, command: Sequence[str]) -> None:
         )
     view.show(_result_table(problem, results))
     if results[0].bound:
-        view.line(f"lower bound: {results[0].bound_ns / 1e6:.3f} ms ({results[0].bound})")
+        words = f"lower {bound_words(problem)}"
+        view.line(f"{words}: {results[0].bound_ns / 1e6:.3f} ms ({results[0].bound})")
     if output is not None:
         save(results[0].plan, output, problem)
         view.line(f"best plan: {config.output}")
@@ -290,7 +292,7 @@ def _result_table(problem: Problem, results: Sequence[PlannerResult]) -> Table:
     table.add_column("planner")
     for heading in (
         f"{problem.objective.value} (ms)",
-        "gap to bound",
+        f"gap to {bound_words(problem)}",
         "simulations",
         "seconds",
     ):

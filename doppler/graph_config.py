@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from doppler.config import at_least, setting
 from doppler.core.errors import ConfigError
 from doppler.core.problem import Objective
-from doppler.policies.config import PolicyKind
+from doppler.policies.config import MessagePassing, PolicyKind
 from doppler.training.config import LearnedMode, Start
 
 
@@ -69,6 +69,13 @@ class PlanConfig(GraphConfig):
     seconds: float | None = setting(
         None, "planner=learned: time that it may take beside the budget, or null"
     )
+    messages: MessagePassing = setting(
+        MessagePassing.per_step,
+        "planner=placeto: messages at every step as in the original (per_step), or once per sweep",
+    )
+    imitation: int = setting(
+        0, "planner=placeto or gdp: updates of stage I (imitation) before its first plan"
+    )
     budget: int | None = setting(
         None, "plans that the planner may simulate; null = 3000, or no limit where seconds is set"
     )
@@ -85,6 +92,16 @@ class PlanConfig(GraphConfig):
         ):
             raise ConfigError(
                 f"mode and seconds are settings of planner=learned, and planner is {self.planner!r}"
+            )
+        at_least(self, 0, "imitation")
+        if self.imitation and self.planner not in ("placeto", "gdp"):
+            raise ConfigError(
+                f"imitation is a setting of planner=placeto and gdp, and planner is "
+                f"{self.planner!r}"
+            )
+        if self.messages is not MessagePassing.per_step and self.planner != "placeto":
+            raise ConfigError(
+                f"messages is a setting of planner=placeto, and planner is {self.planner!r}"
             )
 
 

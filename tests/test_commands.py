@@ -4,6 +4,7 @@ import pytest
 from test_calibration import stored
 
 from doppler import commands
+from doppler.api import plan_problem
 from doppler.calibration import save_calibration
 from doppler.cli import main
 from doppler.compose import flat_keys
@@ -11,6 +12,9 @@ from doppler.core.cluster import Cluster, Device, Link
 from doppler.core.graph import DataflowGraph, Op
 from doppler.core.serialize import save
 from doppler.graph_config import CompareConfig, PlanConfig, SimulateConfig
+from doppler.planners.gdp import GdpConfig, GdpPlanner
+from doppler.planners.placeto import PlacetoConfig, PlacetoPlanner
+from doppler.policies.config import MessagePassing
 
 
 @pytest.fixture
@@ -52,7 +56,11 @@ def test_a_plan_for_the_slow_tail_and_its_robustness(files, capsys):
     """Two ops of 10 ns on two cores: 10 ns; both tables' entries are at most 20 % wrong."""
     tail = [*GRAPH, "objective=p95", "noise=0.1"]
     assert main(["plan", *tail, "planner=annealing", "budget=20", "output=p.json"]) == 0
-    assert "p95 (ms)" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "p95 (ms)" in out
+    assert "gap to bound without noise" in out
+    assert main(["compare", *tail, "planners=[heft]", "budget=2"]) == 0
+    assert "lower bound without noise: " in capsys.readouterr().out
     words = [*tail, "plan=p.json", "robustness=0.2"]
     assert main(["simulate", *words]) == 0
     out = " ".join(capsys.readouterr().out.split())
@@ -75,6 +83,9 @@ def test_a_plan_for_the_slow_tail_and_its_robustness(files, capsys):
         (["compare", *GRAPH, "planners=[]"], "planners names at least one of"),
         (["learn", "planners=[]"], "planners names at least one of"),
         (["learn", "planners=[hefft]"], "did you mean 'heft'"),
+        (["plan", *GRAPH, "planner=heft", "imitation=3"], "placeto and gdp, and planner is 'heft'"),
+        (["plan", *GRAPH, "planner=gdp", "messages=once"], "planner=placeto, and planner is 'gdp'"),
+        (["plan", *GRAPH, "planner=gdp", "imitation=-1"], "imitation is at least 0"),
         (["plan", *GRAPH, "objective=p95"], "needs the spread of op times: set noise=0.1"),
         (["plan", *GRAPH, "objective=perod"], "did you mean 'period'"),
         (["plan", *GRAPH, "costs=g.json"], "type is 'costs' here"),
@@ -105,11 +116,35 @@ def test_an_objective_can_be_left_open_or_set_to_null(files, capsys):
     assert "makespan (ms)" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("words", "planner"),
+    [
+        (
+            ["planner=placeto", "messages=once", "imitation=3"],
+            PlacetoPlanner(config=PlacetoConfig(messages=MessagePassing.once, imitation=3)),
+        ),
+        (["planner=gdp", "imitation=2"], GdpPlanner(config=GdpConfig(imitation=2))),
+        (["planner=heft"], "heft"),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else "",
+)
+def test_settings_reach_the_planner(files, monkeypatch, words, planner):
+    seen = []
+
+    def note(problem, costs, chosen, *rest, **named):
+        seen.append(chosen)
+        return plan_problem(problem, costs, "heft", 1, 0)
+
+    monkeypatch.setattr(commands, "plan_problem", note)
+    assert main(["plan", *GRAPH, *words]) == 0
+    assert seen == [planner]
+
+
 def test_commands_on_graphs_accept_only_what_they_read():
     scales = {"ns_per_unit", "bytes_per_unit"}
     machine = {"cluster", "layout"}
     common = {"graph", "costs", "fallback", "objective", "noise", "output", *scales, *machine}
-    learned = {"mode", "start", "policy", "seconds"}
+    learned = {"mode", "start", "policy", "seconds", "messages", "imitation"}
     assert set(flat_keys(PlanConfig)) == common | learned | {"planner", "budget", "seed"}
     assert set(flat_keys(CompareConfig)) == common | {"planners", "budget", "seed", "bound_effort"}
     assert set(flat_keys(SimulateConfig)) == common | {"plan", "iterations", "robustness", "seed"}

@@ -19,7 +19,7 @@ from scipy.sparse import coo_array, vstack
 
 from doppler.core.costs import Costs
 from doppler.core.graph import DataflowGraph
-from doppler.core.problem import Problem
+from doppler.core.problem import Objective, Problem
 from doppler.planners.cp_sat_period import has_period
 from doppler.planners.cp_sat_schedule import solve_schedule
 from doppler.planners.cp_sat_solver import SolverSettings
@@ -142,6 +142,11 @@ def lower_bounds(
         memory_ns=found.get(Bound.memory),
         cp_sat_ns=found.get(Bound.cp_sat),
     )
+
+
+def bound_words(problem: Problem) -> str:
+    """Returns what a gap is to: no percentile has a proven bound, only the run without noise."""
+    return "bound without noise" if problem.objective is Objective.p95 else "bound"
 
 
 def _whole(value: Fraction) -> int:

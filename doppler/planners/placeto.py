@@ -14,7 +14,6 @@ Devices only are chosen; the order is the b-level's (see `placement_inputs`).
 Source: Addanki et al. 2019 (arXiv 1906.08879).
 """
 
-import enum
 from collections import deque
 from dataclasses import dataclass, field
 
@@ -38,6 +37,7 @@ from doppler.planners.placement_inputs import (
 from doppler.planners.round_robin import deal
 from doppler.planners.tables import Floats
 from doppler.planners.watched import run_within
+from doppler.policies.config import MessagePassing
 from doppler.policies.placeto.network import PlacetoNetwork
 from doppler.training.learner import torch_threads
 
@@ -47,13 +47,6 @@ BASELINE_ROUNDS = 10
 MAX_GRADIENT = 1.25
 # Reward in per cent of the start's time, so that an entropy weight of 1.0 means something.
 REWARD_SCALE = 100.0
-
-
-class MessagePassing(enum.Enum):
-    """When embeddings are made: at every step (the original), or once per sweep."""
-
-    per_step = "per_step"
-    once = "once"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +62,8 @@ class PlacetoConfig:
         rounds: Rounds of messages in each direction.
         rate, last_rate: Learning rate, linear over the budget.
         entropy: First entropy weight; it falls linearly to 0.
-        memory_factor: A placement that does not fit counts as that many times the start's time.
+        memory_factor: A placement that does not fit counts as that many times the longest time that
+            was seen of any that does.
     """
 
     messages: MessagePassing = MessagePassing.per_step
@@ -163,6 +157,7 @@ class _Run:
         self._start_U = start_U
         # The start's value; where it did not fit, that of any plan that did.
         self._start_ns = float(evaluator.best_ns)
+        self._longest_ns = self._start_ns
         num_devices = inputs.mask.num_devices
         self._static = torch.from_numpy(inputs.static_NF.astype(np.float32))
         self._times_ND = inputs.times_ND.astype(np.float32)
@@ -268,8 +263,7 @@ class _Run:
                 placements = mask.placement(devices_BU[moved])
                 priorities = np.tile(self._inputs.priority_V, (len(moved), 1))
                 found = evaluator.score(placements, priorities)
-                limit = self._config.memory_factor * self._start_ns
-                new_B[moved[: len(found)]] = np.minimum(found.astype(np.float64), limit)
+                new_B[moved[: len(found)]] = self._times(found)
             actions.append(action_B)
             legals.append(legal_BD)
             rewards.append((values_B - new_B) / self._start_ns * REWARD_SCALE)
@@ -278,6 +272,13 @@ class _Run:
                 break
         sweep = _Sweep(np.stack(states), np.stack(actions), np.stack(rewards), np.stack(legals))
         return sweep, values_B
+
+    def _times(self, found_B: Ints) -> Floats:
+        """Values as times; what does not fit is worse than anything that does."""
+        fits_B = found_B < INFEASIBLE_NS
+        self._longest_ns = max(self._longest_ns, float(found_B[fits_B].max(initial=0)))
+        penalty_ns = self._config.memory_factor * self._longest_ns
+        return np.where(fits_B, found_B.astype(np.float64), penalty_ns)
 
     def _draw(self, chances_BD: Floats, legal_BD: Bools) -> Ints:
         """One device per row by inverse distribution; never one that is not legal."""

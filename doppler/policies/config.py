@@ -19,6 +19,13 @@ class PolicyKind(enum.Enum):
     improved = "improved"
 
 
+class MessagePassing(enum.Enum):
+    """When PLACETO makes embeddings: at every step (the original), or once per sweep."""
+
+    per_step = "per_step"
+    once = "once"
+
+
 class Learned(enum.Enum):
     """Which of the two policies learns; the other one's place is taken by a rule.
 

@@ -132,6 +132,18 @@ def test_back_pressure_is_a_circle():
     assert lower_bounds(problem, costs).critical_path_ns == 10
 
 
+@pytest.mark.parametrize("distance", [0, 2])
+def test_p95_has_the_bounds_of_the_run_without_noise(distance):
+    """Of an acyclic graph they are a makespan's, first dispatch left out; of a loop a period's."""
+    edges = [(0, 1, 0), (1, 0, distance)] if distance else [(0, 1, 0)]
+    tail = problem_of(2, edges, objective=Objective.p95)
+    median = Objective.period if distance else Objective.makespan
+    costs = make_costs(tail, ((4, 4), (6, 6)), dispatch_ns=(1, 1))
+    bounds = lower_bounds(tail, costs, ALL_BOUNDS, effort=1.0)
+    assert bounds == lower_bounds(dataclasses.replace(tail, objective=median), costs, ALL_BOUNDS)
+    assert bounds.critical_path_ns == (7 if distance else 4 + 1 + 6)
+
+
 def brute_force_ratio(weights, distances):
     best = Fraction(0)
     arcs = {}
