@@ -26,6 +26,8 @@ THREAD_VARIABLES = (
     "NUMBA_NUM_THREADS",
 )
 CONTROL_TIMEOUT_S = 60.0
+OP_WORKER, GMI_WORKER = "executor.workers.cpu", "executor.gmi.worker"
+"""What a worker process runs: ops of a graph, or a GMI as the user wrote it."""
 LAST_STDERR_BYTES = 4000
 
 
@@ -134,8 +136,8 @@ def num_threads(device: Device) -> int:
     return max(1, len(device.cores) // device.num_streams)
 
 
-def start_worker(device: Device, shared_fd: int) -> WorkerProcess:
-    """Starts the worker of a device; it waits for its `Start` message."""
+def start_worker(device: Device, shared_fd: int, module: str = OP_WORKER) -> WorkerProcess:
+    """Starts the worker of a device; it waits for its first message."""
     parent_end, worker_end = socket.socketpair()
     parent_end.settimeout(CONTROL_TIMEOUT_S)
     stderr = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the worker
@@ -146,7 +148,7 @@ def start_worker(device: Device, shared_fd: int) -> WorkerProcess:
         *(sys.executable, "-I", "-S", str(Path(bind.__file__).resolve())),
         ",".join(map(str, device.cores)) or "all",
         str(os.getpid() if is_main else 0),
-        *(sys.executable, "-P", "-m", "executor.workers.cpu"),
+        *(sys.executable, "-P", "-m", module),
         *(str(worker_end.fileno()), str(shared_fd)),
     ]
     try:

@@ -211,7 +211,7 @@ def main() -> None:
     for fd in (control_fd, shared_fd):
         os.set_inheritable(fd, False)
     control = ControlSocket(socket.socket(fileno=control_fd))
-    threading.Thread(target=_die_with_parent, args=(control_fd,), daemon=True).start()
+    threading.Thread(target=die_with_parent, args=(control_fd,), daemon=True).start()
     shorten_naps()
     try:
         worker = Worker(control.receive(), control, shared_fd)
@@ -233,7 +233,7 @@ def _serve(worker: Worker, control: ControlSocket) -> None:
         control.send(Failed(what=worker.what, text=traceback.format_exc()))
 
 
-def _die_with_parent(control_fd: int) -> None:
+def die_with_parent(control_fd: int) -> None:
     """Ends the process when the parent's end of the control socket closes.
 
     The kernel's death signal cannot stand alone: it follows the parent's thread, not its process.

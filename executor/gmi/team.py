@@ -1,0 +1,215 @@
+"""The processes of a set of GMIs: started together, watched, ended together."""
+
+import contextlib
+import os
+import select
+import selectors
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, NoReturn, TypeVar
+
+from doppler.core.errors import ExecutionError, KernelError, WorkerDiedError, WorkerHungError
+from executor.control import ControlClosedError
+from executor.gmi.communication import Communication, GMISpec
+from executor.gmi.messages import Begin, Failed, Finished, Ready, Reported, Run, Saved
+from executor.gmi.status import Status, StatusBoard
+from executor.launch.local import GMI_WORKER, WorkerProcess, start_worker
+from executor.shared_memory import allocate, map_all
+
+LOOK_S = 0.05
+START_S = 120.0
+BLAME_S = 1.0
+"""Who says that another has failed is believed after so long; the other usually tells by itself."""
+
+Answer = TypeVar("Answer", Ready, Finished)
+Report = Callable[[int, Mapping[str, Any]], None]
+
+
+@dataclass(slots=True)
+class _Seen:
+    """A GMI's status as it was last seen to change."""
+
+    status: Status
+    since: float
+
+
+class GMITeam:
+    """One process per GMI.
+
+    Attributes:
+        failed: GMIs that died or hung.
+
+    Raises:
+        CapacityError: If the shared memory does not fit.
+    """
+
+    def __init__(
+        self,
+        gmis: tuple[GMISpec, ...],
+        communication: Communication,
+        seed: int,
+        deadline_s: float,
+        shm_dir: str,
+    ) -> None:
+        self.failed: set[int] = set()
+        self._gmis = gmis
+        self._communication = communication
+        self._deadline_s = deadline_s
+        self._workers: list[WorkerProcess] = []
+        shared_fd = allocate(
+            shm_dir, communication.size_bytes, f"the communication of {len(gmis)} GMIs"
+        )
+        try:
+            self._memory = map_all(shared_fd)
+            self._board = StatusBoard(self._memory)
+            for spec in gmis:
+                self._workers.append(start_worker(spec.device, shared_fd, GMI_WORKER))
+            for spec in gmis:
+                begin = Begin(
+                    gmis=tuple(g if g is spec else replace(g, state=None) for g in gmis),
+                    gmi_id=spec.gmi_id,
+                    communication=communication,
+                    seed=seed,
+                    deadline_ns=int(deadline_s * 1e9),
+                )
+                with contextlib.suppress(ControlClosedError):  # told of when it is awaited
+                    self._workers[spec.gmi_id].control.send(begin)
+        except BaseException:
+            self.end()
+            raise
+        finally:
+            os.close(shared_fd)
+
+    def run(
+        self,
+        num_episodes: int,
+        num_steps: int,
+        on_report: Report | None,
+        checkpoints: dict[int, Saved],
+    ) -> tuple[Any, ...]:
+        """Runs all and returns their results; checkpoints are put where the caller keeps them.
+
+        Raises:
+            WorkerDiedError, WorkerHungError, KernelError: Name the GMI.
+        """
+        self._collect(Ready, START_S, on_report, checkpoints)
+        for worker in self._workers:
+            with contextlib.suppress(ControlClosedError):
+                worker.control.send(Run(num_episodes, num_steps))
+        answers = self._collect(Finished, None, on_report, checkpoints)
+        return tuple(answers[spec.gmi_id].result for spec in self._gmis)
+
+    def end(self) -> None:
+        """Ends all processes; nothing is left behind."""
+        for worker in self._workers:
+            worker.kill()
+            worker.close()
+        self._workers.clear()
+        if hasattr(self, "_board"):
+            self._board.close()
+            self._memory.close()
+            del self._board
+
+    def _collect(
+        self,
+        answer: type[Answer],
+        limit_s: float | None,
+        on_report: Report | None,
+        checkpoints: dict[int, Saved],
+    ) -> dict[int, Answer]:
+        """Waits for one answer of every GMI; `limit_s` None: only silence has a limit."""
+        answers: dict[int, Answer] = {}
+        accused: dict[int, Failed] = {}
+        accused_at = 0.0
+        seen = {s.gmi_id: _Seen(self._board.read(s.gmi_id), time.monotonic()) for s in self._gmis}
+        until = None if limit_s is None else time.monotonic() + limit_s
+        with selectors.DefaultSelector() as selector:
+            for gmi_id, worker in enumerate(self._workers):
+                selector.register(worker.control, selectors.EVENT_READ, gmi_id)
+                selector.register(worker.pidfd, selectors.EVENT_READ, gmi_id)
+            while len(answers) < len(self._workers):
+                for gmi_id in sorted({key.data for key, _ in selector.select(LOOK_S)}):
+                    message = self._receive(gmi_id)
+                    if isinstance(message, Reported):
+                        if on_report is not None:
+                            on_report(gmi_id, message.values)
+                    elif isinstance(message, Saved):
+                        checkpoints[gmi_id] = message
+                    elif isinstance(message, Failed) and message.blames_other:
+                        accused_at = accused_at or time.monotonic()
+                        accused[gmi_id] = message
+                    elif isinstance(message, Failed):
+                        self._raise_failed(gmi_id, message)
+                    elif isinstance(message, answer):
+                        answers[gmi_id] = message
+                if accused and time.monotonic() > accused_at + BLAME_S:
+                    self._raise_hung(accused, answers)
+                missing = [s.gmi_id for s in self._gmis if s.gmi_id not in answers]
+                if until is None:
+                    self._look(seen, missing)
+                elif missing and time.monotonic() > until:
+                    self._raise_missing(missing, limit_s or 0.0)
+        return answers
+
+    def _look(self, seen: dict[int, _Seen], missing: list[int]) -> None:
+        """Finds who has been silent for too long; who waits for others is not to blame."""
+        now = time.monotonic()
+        silent: list[int] = []
+        for gmi_id in missing:
+            status = self._board.read(gmi_id)
+            if status != seen[gmi_id].status:
+                seen[gmi_id] = _Seen(status, now)
+            elif not status.waits and now - seen[gmi_id].since > self._deadline_s:
+                silent.append(gmi_id)
+        if silent:
+            self._raise_silent(silent)
+
+    def _receive(self, gmi_id: int) -> object:
+        worker = self._workers[gmi_id]
+        # A process that it forked may hold the socket open, so the end of the process counts.
+        if not worker.has_ended() or select.select([worker.control], [], [], 0)[0]:
+            with contextlib.suppress(ControlClosedError):
+                return worker.control.receive()
+        self.failed.add(gmi_id)
+        raise WorkerDiedError(f"{self._describe(gmi_id)} {self._end_text(worker)}")
+
+    def _describe(self, gmi_id: int) -> str:
+        pid = self._workers[gmi_id].process.pid
+        doing = self._board.describe(gmi_id, self._communication)
+        return f"{self._gmis[gmi_id].title} (process {pid}), {doing},"
+
+    def _end_text(self, worker: WorkerProcess) -> str:
+        stderr = worker.stderr_text()
+        return worker.exit_text() + (f"; the last it printed:\n{stderr}" if stderr else "")
+
+    def _raise_failed(self, gmi_id: int, failed: Failed) -> NoReturn:
+        self.failed.add(gmi_id)
+        raise KernelError(
+            f"{self._describe(gmi_id)} raised {failed.summary}\n{failed.text.strip()}"
+        )
+
+    def _raise_hung(self, accused: Mapping[int, Failed], answers: Mapping[int, object]) -> NoReturn:
+        """Somebody's wait has ended in its deadline, and nobody has died."""
+        first = min(accused)
+        link = self._communication.links[self._board.read(first).link]
+        quiet = [s.gmi_id for s in self._gmis if s.gmi_id not in {*accused, *answers}]
+        guilty = [gmi_id for gmi_id in quiet if not self._board.read(gmi_id).waits]
+        guilty = guilty or [gmi_id for gmi_id in quiet if gmi_id in link.participants]
+        if guilty:
+            self._raise_silent(guilty, accused[first].summary)
+        raise ExecutionError(f"{self._describe(first)} raised {accused[first].summary}")
+
+    def _raise_silent(self, silent: list[int], evidence: str = "") -> NoReturn:
+        self.failed.update(silent)
+        told = "; ".join(self._describe(gmi_id).rstrip(",") for gmi_id in silent)
+        more = f" ({evidence})" if evidence else ""
+        raise WorkerHungError(
+            f"a GMI communicates or reports within {self._deadline_s:g} s, and none came from "
+            f"{told}{more}"
+        )
+
+    def _raise_missing(self, missing: list[int], limit_s: float) -> NoReturn:
+        self.failed.update(missing)
+        titles = ", ".join(self._gmis[gmi_id].title for gmi_id in missing)
+        raise WorkerHungError(f"GMIs are ready within {limit_s:g} s, and {titles} did not come")

@@ -1,0 +1,170 @@
+"""The process of one GMI: builds the user's class, meets the others, runs it.
+
+Started as `python -m executor.gmi.worker CONTROL_FD SHARED_FD` by `executor.launch.local`, with
+cores and thread counts already set.
+"""
+
+import importlib
+import importlib.util
+import mmap
+import os
+import socket
+import sys
+import threading
+import traceback
+from pathlib import Path
+from types import ModuleType
+
+from doppler.core.errors import ConfigError, WorkerDiedError, WorkerHungError
+from executor.channels import check_memory_order
+from executor.collectives.peers import WaitOptions
+from executor.collectives.shared import SharedAllReduce
+from executor.control import ControlClosedError, ControlSocket
+from executor.experience.flow import Batcher, Migrator, Packer
+from executor.experience.ring import BatchReader, BatchWriter
+from executor.experience.weights import WeightBoard
+from executor.gmi.base import GMI, End, GMIContext
+from executor.gmi.communication import Channel, Collective, GMISpec, Link
+from executor.gmi.messages import Begin, Failed, Finished, Ready, Run
+from executor.gmi.status import StatusBoard
+from executor.launch.local import check_affinity
+from executor.shared_memory import map_all
+from executor.workers.cpu import die_with_parent
+from executor.workers.polling import shorten_naps
+
+FILE_SUFFIX = ".py"
+MAIN_NAME = "__gmi_main__"
+
+
+def load_class(spec: GMISpec) -> type[GMI]:
+    """Returns the user's class.
+
+    A file is imported under another name than `__main__`, so what stands behind a script's
+    `if __name__ == "__main__"` does not run again.
+
+    Raises:
+        ConfigError: If there is no such module or class, or the class is no GMI.
+    """
+    try:
+        module = _load_module(spec.source)
+        found = getattr(module, spec.class_name)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(
+            f"the class of {spec.title} is {spec.class_name!r} of {spec.source!r}, and {error}"
+        ) from error
+    if not (isinstance(found, type) and issubclass(found, GMI)):
+        raise ConfigError(f"{spec.class_name!r} of {spec.source!r} is no subclass of GMI")
+    return found
+
+
+def _load_module(source: str) -> ModuleType:
+    if not source.endswith(FILE_SUFFIX):
+        return importlib.import_module(source)
+    spec = importlib.util.spec_from_file_location(MAIN_NAME, Path(source))
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{source!r} cannot be imported")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[MAIN_NAME] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def open_ends(begin: Begin, memory: mmap.mmap) -> dict[str, tuple[int, End]]:
+    """Returns a GMI's ends of the links that it takes part in, with the links' positions."""
+    found: dict[str, tuple[int, End]] = {}
+    for index, link in enumerate(begin.communication.links):
+        end = _open_end(begin, link, memory, begin.communication.places[link.name])
+        if end is not None:
+            found[link.name] = (index, end)
+    return found
+
+
+def _open_end(begin: Begin, link: Link, memory: mmap.mmap, base: int) -> End | None:
+    own = begin.gmi_id
+    if isinstance(link, Collective):
+        if own not in link.members:
+            return None
+        return SharedAllReduce(
+            link.layout,
+            memory,
+            base,
+            link.members.index(own),
+            [begin.gmis[member].title for member in link.members],
+            WaitOptions(deadline_ns=begin.deadline_ns),
+        )
+    if isinstance(link, Channel):
+        if own in link.producers:
+            writers = [
+                BatchWriter(link.ring, memory, base + link.offset(own, consumer))
+                for consumer in link.consumers
+            ]
+            return Packer(own, Migrator(writers), link.when_full, begin.deadline_ns)
+        if own in link.consumers:
+            return Batcher(
+                [
+                    BatchReader(link.ring, memory, base + link.offset(producer, own))
+                    for producer in link.producers
+                ]
+            )
+        return None
+    if own == link.publisher or own in link.readers:
+        return WeightBoard(memory, base, link.num_bytes)
+    return None
+
+
+def main() -> None:
+    """Runs one GMI until its parent says stop or is gone."""
+    control_fd, shared_fd = int(sys.argv[1]), int(sys.argv[2])
+    for fd in (control_fd, shared_fd):
+        os.set_inheritable(fd, False)
+    control = ControlSocket(socket.socket(fileno=control_fd))
+    threading.Thread(target=die_with_parent, args=(control_fd,), daemon=True).start()
+    shorten_naps()
+    try:
+        _serve(control, shared_fd)
+    except ControlClosedError:
+        return
+
+
+def _serve(control: ControlSocket, shared_fd: int) -> None:
+    begin: Begin = control.receive()
+    try:
+        own = begin.gmis[begin.gmi_id]
+        check_memory_order()
+        check_affinity(own.device)
+        memory = map_all(shared_fd)
+        os.close(shared_fd)
+        ends = open_ends(begin, memory)
+        gmi = load_class(own)(
+            GMIContext(
+                gmis=begin.gmis,
+                gmi_id=begin.gmi_id,
+                ends=ends,
+                board=StatusBoard(memory, begin.gmi_id),
+                control=control,
+                seed=begin.seed,
+                deadline_ns=begin.deadline_ns,
+            )
+        )
+        gmi.setup()
+        for _, end in ends.values():
+            if isinstance(end, SharedAllReduce):
+                end.join()
+        control.send(Ready())
+        run: Run = control.receive()
+        control.send(Finished(gmi.run(run.num_episodes, run.num_steps)))
+    except ControlClosedError:
+        raise
+    except Exception as error:
+        control.send(
+            Failed(
+                summary=f"{type(error).__name__}: {error}",
+                text=traceback.format_exc(),
+                blames_other=isinstance(error, WorkerDiedError | WorkerHungError),
+            )
+        )
+    control.receive()  # stays until the parent ends it: what it has written is read by others
+
+
+if __name__ == "__main__":
+    main()

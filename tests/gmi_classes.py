@@ -1,0 +1,117 @@
+"""GMIs of the tests."""
+
+import os
+import signal
+import time
+
+import numpy as np
+
+from doppler.gmi import GMI
+
+
+class Summer(GMI):
+    """Adds up what the group counts; can be told to fail at a step, and goes on from a state."""
+
+    def run(self, num_episodes, num_steps):
+        total = np.zeros(8) if self.state is None else self.state["total"].copy()
+        failing = self.settings.get("fails") == self.gmi_id
+        for step in range(self.first_step, num_episodes):
+            if failing and step == self.settings["at"]:
+                self.fail()
+            values = np.full(8, float(step * (self.rank + 1)))
+            self.collective(values)
+            total += values
+            self.checkpoint(step + 1, total=total)
+            self.report(step=step)
+        return total.tolist()
+
+    def fail(self):
+        match self.settings["how"]:
+            case "killed":
+                os.kill(os.getpid(), signal.SIGKILL)
+            case "silent":
+                time.sleep(60)
+            case "printed":
+                os.write(2, b"the simulator ran out of contacts\n")
+                os._exit(3)
+            case _:
+                raise ArithmeticError("the loss is NaN")
+
+
+class Placed(GMI):
+    """Says where it is."""
+
+    def run(self, num_episodes, num_steps):
+        return {
+            "cores": sorted(os.sched_getaffinity(0)),
+            "threads": os.environ["OMP_NUM_THREADS"],
+            "rank": self.rank,
+            "group": self.group,
+            "arguments": (num_episodes, num_steps),
+            "draw": float(self.rng.random()),
+        }
+
+
+class Producer(GMI):
+    """Sends its id and a number per record; waits for the weights of every episode."""
+
+    def run(self, num_episodes, num_steps):
+        weights = np.zeros(4, np.float32)
+        for episode in range(num_episodes):
+            while (version := self.read_weights(weights)) < episode:
+                time.sleep(0.001)
+            numbers = np.arange(episode * num_steps, (episode + 1) * num_steps)
+            self.send(
+                {
+                    "producer": np.full(num_steps, self.gmi_id, np.int64),
+                    "number": numbers,
+                    "weight": np.full((num_steps, 2), weights[0], np.float32),
+                },
+                version,
+            )
+        self.flush()
+
+
+class Consumer(GMI):
+    """Collects all records and publishes weights after every episode's worth."""
+
+    def run(self, num_episodes, num_steps):
+        seen = {}
+        num_records = num_steps * self.settings["producers"]
+        for episode in range(num_episodes):
+            out = (
+                np.zeros(num_records, np.int64),
+                np.zeros(num_records, np.int64),
+                np.zeros((num_records, 2), np.float32),
+            )
+            self.receive(out, version=episode)
+            for producer, number, weight in zip(*out, strict=True):
+                assert weight[0] == weight[1] == 10.0 * episode
+                seen.setdefault(int(producer), []).append(int(number))
+            self.publish_weights(np.full(4, 10.0 * (episode + 1), np.float32))
+        return seen
+
+
+class Waiter(GMI):
+    """Waits for records that nobody sends."""
+
+    def run(self, num_episodes, num_steps):
+        self.receive((np.zeros(1, np.int64),), version=0)
+
+
+class Sleeper(GMI):
+    """Never sends."""
+
+    def run(self, num_episodes, num_steps):
+        time.sleep(60)
+
+
+class Lost(GMI):
+    """Never is set up."""
+
+    def setup(self):
+        raise ValueError("no such environment")
+
+
+class Stranger:
+    """Is no GMI."""
