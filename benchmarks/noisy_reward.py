@@ -5,7 +5,7 @@ noisy one never sees a true value: its best plans and cold samples of its policy
 with fresh noise by successive halving (within the budget), and the one of the smallest mean is
 taken. Compared are the true values of what both end with.
 
-    python benchmarks/noisy_reward.py [--episodes 2000] [--seeds 5]
+    python benchmarks/noisy_reward.py [--episodes 4000] [--seeds 5] [--graphs matmul_chain ffnn]
 """
 
 import argparse
@@ -90,7 +90,7 @@ def end_value(pair: Pair, episodes: int, seed: int, *, noisy: bool) -> int:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--episodes", type=int, default=2000)
+    parser.add_argument("--episodes", type=int, default=4000)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--graphs", nargs="+", default=["matmul_chain", "ffnn"])
     arguments = parser.parse_args()
