@@ -133,7 +133,9 @@ def resolve_job(settings: JobConfig, overridden: Collection[str]) -> JobConfig:
     values |= {key: value for key, value in own.items() if f"job.{key}" not in overridden}
     config = custom_job_config(path, settings.name, values)
     resolved = {key: getattr(config, key) for key in values}
-    return replace(settings, **{**resolved, "env": "", "path": path, "hidden": list(config.hidden)})
+    resolved |= {"env": "", "path": path}
+    resolved |= {"hidden": list(config.hidden), "mode": JobMode(config.mode)}
+    return replace(settings, **resolved)
 
 
 def ppo_config(settings: JobConfig, seed: int) -> PPOJobConfig:

@@ -3,8 +3,8 @@
 Nothing here uses the dispatcher or an engine: a fault in them cannot hide itself. What is checked:
 
 - every op runs once per iteration, on its device, iterations in order, streams without overlap;
-- it becomes ready when its last input, credit, hold and previous iteration are there, not earlier
-  and not later, and the versions that its `latest` edges read are legal;
+- it becomes ready when its last input, credit, hold and previous iteration are there, at that very
+  moment, and the versions that its `latest` edges read are legal;
 - no stream stands idle while something waits for it, and what waits goes by rule 1 of the
   dispatcher (copies on the sender's stream first, oldest first);
 - every tensor that the plan sends is sent once per destination, and no other;
@@ -23,7 +23,6 @@ from doppler.core.problem import Problem
 from doppler.core.trace import OpSpan, Trace, TransferSpan
 
 MEASURED_RUNTIMES = ("executor",)
-
 _Tensor = tuple[int, int, int, int]  # op, output, iteration, destination
 
 
