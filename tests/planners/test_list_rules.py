@@ -1,8 +1,11 @@
 """PEFT, CPoP, ETF, m-ETF, earliest start and dmdas: the papers' examples and hand-worked graphs."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from doppler.core.cluster import Cluster, Device, Link
 from doppler.core.costs import make_costs
@@ -176,10 +179,19 @@ def test_live_tensors_fit_where_all_do_not():
     assert set(lists.etf(Fit.all).devices_U.tolist()) == {0, 1}
 
 
-@given(problems_with_costs(max_ops=8, max_devices=3, full_links=False))
+def with_memory(problem, memory_bytes):
+    devices = tuple(replace(d, memory_bytes=memory_bytes) for d in problem.cluster.devices)
+    return replace(problem, cluster=replace(problem.cluster, devices=devices))
+
+
+@given(
+    problems_with_costs(max_ops=8, max_devices=3, full_links=False),
+    st.sampled_from([40, 60, 90, 1 << 40]),
+)
 @settings(max_examples=60, deadline=None)
-def test_every_rule_is_legal_under_every_fit(case):
-    problem, costs = case
+def test_every_rule_is_legal_under_every_fit(case, memory_bytes):
+    """Fails where a rule that met a dead end is not guided out of it."""
+    problem, costs = with_memory(case[0], memory_bytes), case[1]
     lists = make_list_scheduler(problem, costs)
     try:
         lists.mask.complete(lists.mask.prefer_device(0))

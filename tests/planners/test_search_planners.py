@@ -1,11 +1,14 @@
 """BRKGA, annealing on keys, portfolio, METIS and ENUMOPT: what each can and cannot find."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 
 from doppler.core.cluster import Cluster, Device, Link
 from doppler.core.costs import make_costs
+from doppler.core.errors import CapacityError
 from doppler.core.graph import DataflowGraph, Edge, Op
 from doppler.core.problem import Problem
 from doppler.core.runtime import INFEASIBLE_NS
@@ -61,7 +64,7 @@ def test_searches_are_never_worse_than_what_they_start_from(case):
     placement = make_list_scheduler(problem, costs).mask.placement(schedule.devices_U)
     (heft_ns,) = scorer.score(placement[None], schedule.priority_V[None])
     single_ns, _ = value_of(get_planner("single_device"), problem, costs, 8)
-    assert value_of(anneal_orders.plan, problem, costs, 60)[0] <= heft_ns
+    assert value_of(anneal_orders.plan, problem, costs, 2)[0] <= heft_ns
     for planner in (plan_placement, portfolio.plan):
         assert value_of(planner, problem, costs, 60)[0] <= min(heft_ns, single_ns)
 
@@ -72,6 +75,19 @@ def test_searches_start_from_what_fits_where_memory_is_short():
     costs = make_costs(problem, ((1, 30),) * 8)
     for planner in (anneal_orders.plan, brkga.plan, plan_placement, portfolio.plan):
         assert value_of(planner, problem, costs, 60)[0] < INFEASIBLE_NS
+
+
+def test_the_walk_over_devices_starts_from_m_etf_where_nothing_else_fits():
+    # sources of 3, 1, 3, 1 bytes: round robin deals both large ones to d0, HEFT takes d0 for all
+    ops = tuple(
+        Op(kind="k", name=f"o{i}", outputs=((3, 1, 3, 1)[i] if i < 4 else 1,)) for i in range(8)
+    )
+    graph = DataflowGraph(name="g", ops=ops, edges=tuple(Edge(i, 0, i + 4) for i in range(4)))
+    problem = replace(problem_of(8, [], memory=5), graph=graph)
+    costs = make_costs(problem, ((1, 30),) * 8)
+    with pytest.raises(CapacityError):
+        value_of(get_planner("heft"), problem, costs, 1)
+    assert value_of(plan_placement, problem, costs, 60)[0] < INFEASIBLE_NS
 
 
 def test_brkga_children_take_every_gene_from_a_parent_of_each_kind():
