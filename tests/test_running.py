@@ -27,6 +27,7 @@ from doppler.compose import compose_config
 from doppler.config import (
     JOBS,
     CalibrationSettings,
+    JobConfig,
     LearnConfig,
     RunConfig,
     RunSettings,
