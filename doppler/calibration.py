@@ -17,6 +17,7 @@ from pathlib import Path
 
 from doppler.config import CalibrationSettings, JobConfig
 from doppler.coordinator.templates import dp_only_devices
+from doppler.core.cluster import Cluster
 from doppler.core.codecs.fields import decode, encode
 from doppler.core.errors import ConfigError, FormatError
 from doppler.core.hardware import Hardware
@@ -30,12 +31,21 @@ from doppler.provenance import content_key, describe_machine, versions
 from executor.options import ExecutorOptions
 from executor.runtime import CoreExecutor
 from simulator.calibrate import Observation, fit_dispatch_ns, fit_latency_ns, observe
+from simulator.calibration.held_out import HeldOutError, held_out_errors
+from simulator.calibration.launch import LaunchFit, fit_launches
+from simulator.calibration.links import LinkFit, fit_links
+from simulator.calibration.noise import KindNoise, fit_noise
+from simulator.costs.alpha_beta import TransferSample, transfer_samples, with_fitted_links
 from simulator.costs.measured import CostEntry, CostTable, fit_entries
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
+READ_VERSIONS = (2, 3)
+"""Version 2 had no noise, launches, links and held_out; it is read with none."""
 CACHE_VARIABLE = "XDG_CACHE_HOME"
 TURNS = 4
 """Short runs per plan, one plan after the other."""
+FOLDS = 2
+"""Turns are dealt out to so many folds; each is judged by the table of the others."""
 
 Progress = Callable[[str], None]
 
@@ -78,6 +88,10 @@ class Calibration:
             (one device has nobody to publish to).
         provenance: Where it comes from.
         factors: Corrections of stage III; none as measured.
+        noise: Scatter of op times, per op kind.
+        launches: Fixed cost and rate of op kinds that were measured at several sizes.
+        links: Latency and bandwidth of links that copy; none within one host's cores.
+        held_out: Error against windows that were left out of the fit.
     """
 
     key: str
@@ -86,6 +100,10 @@ class Calibration:
     publish_ns: int
     provenance: tuple[Text, ...]
     factors: tuple[Factor, ...] = ()
+    noise: tuple[KindNoise, ...] = ()
+    launches: tuple[LaunchFit, ...] = ()
+    links: tuple[LinkFit, ...] = ()
+    held_out: tuple[HeldOutError, ...] = ()
 
     def table(self) -> CostTable:
         """Returns the cost model of these measurements."""
@@ -116,6 +134,12 @@ class Calibration:
             ),
         )
 
+    def cluster(self, cluster: Cluster) -> Cluster:
+        """Returns the cluster with measured numbers on those of its links that were measured."""
+        pairs = {(link.src, link.dst) for link in cluster.links}
+        fits = {(f.src, f.dst): f.model for f in self.links if (f.src, f.dst) in pairs}
+        return with_fitted_links(cluster, fits)
+
     @property
     def publish_text(self) -> str:
         """The latency between workers in words."""
@@ -139,7 +163,9 @@ def cache_folder(setting: str | None) -> Path:
 def calibration_key(
     settings: JobConfig, hardware: Hardware, calibration: CalibrationSettings
 ) -> str:
-    """Returns the content key: machine, versions, job, how it is measured (no seed).
+    """Returns the content key: machine, versions (that of the file, too), job, how it is measured.
+
+    The seed is not in it.
 
     A custom job's file counts by its content, not by where it lies.
 
@@ -149,7 +175,16 @@ def calibration_key(
     job = {**dataclasses.asdict(settings), "path": _file_digest(settings.path)}
     measured = dataclasses.asdict(calibration)
     del measured["refresh"]
-    return content_key(hardware, {"job": job, "calibration": measured})
+    return content_key(
+        hardware, {"job": job, "calibration": measured, "schema_version": SCHEMA_VERSION}
+    )
+
+
+def calibration_path(
+    settings: JobConfig, hardware: Hardware, calibration: CalibrationSettings, cache: Path
+) -> Path:
+    """Returns the file of a job's cost table in the cache, there or not."""
+    return cache / f"{calibration_key(settings, hardware, calibration)}.json"
 
 
 def _file_digest(path: str | None) -> str | None:
@@ -178,11 +213,15 @@ def load_calibration(path: Path) -> Calibration:
     """
     document = read_json(path)
     version = document.get("schema_version") if isinstance(document, dict) else None
-    if version != SCHEMA_VERSION:
+    if version not in READ_VERSIONS:
         raise FormatError(
             f"cost table {str(path)!r} has schema_version {version!r}, and this version reads "
-            f"{SCHEMA_VERSION}"
+            f"{' and '.join(map(str, READ_VERSIONS))}"
         )
+    stored = document.get("calibration")
+    if version < SCHEMA_VERSION and isinstance(stored, dict):
+        added: dict[str, object] = {"noise": [], "launches": [], "links": [], "held_out": []}
+        document = {**document, "calibration": {**stored, **added}}
     calibration: Calibration = decode(_Document, document, path.name).calibration
     return calibration
 
@@ -198,8 +237,8 @@ def load_or_calibrate(
     progress: Progress,
 ) -> tuple[Calibration, bool]:
     """Returns the calibration of a job, and whether it came from the cache."""
-    key = calibration_key(settings, hardware, calibration)
-    path = cache / f"{key}.json"
+    path = calibration_path(settings, hardware, calibration, cache)
+    key = path.stem
     if path.exists() and not calibration.refresh:
         stored = load_calibration(path)
         if stored.key != key:
@@ -231,9 +270,11 @@ def calibrate(
             bench.measure_spread(job, hardware, per_core_layout(cpu))
         if count == settings.envs_per_shard or cpu.num_units == 1:
             bench.measure_single(job, hardware, all_cores_layout(cpu))
+    observations = [seen for fold in bench.folds for seen in fold]
+    entries = fit_entries(observations)
     return Calibration(
         key=calibration_key(settings, hardware, calibration),
-        entries=fit_entries(bench.observations),
+        entries=entries,
         dispatch=bench.dispatch(),
         publish_ns=bench.publish_ns(),
         provenance=tuple(
@@ -246,6 +287,10 @@ def calibrate(
                 **versions(),
             }.items()
         ),
+        noise=fit_noise(observations, entries),
+        launches=fit_launches(observations),
+        links=bench.links(),
+        held_out=held_out_errors(bench.folds),
     )
 
 
@@ -255,12 +300,13 @@ class _Bench:
     def __init__(
         self, settings: CalibrationSettings, options: ExecutorOptions, progress: Progress
     ) -> None:
-        self.observations: list[Observation] = []
+        self.folds: tuple[list[Observation], ...] = tuple([] for _ in range(FOLDS))
         self._settings = settings
         self._options = options
         self._progress = progress
         self._dispatch: dict[tuple[str, int], list[int]] = {}
         self._latency: list[int] = []
+        self._samples: dict[tuple[str, str], list[TransferSample]] = {}
 
     def measure_spread(self, job: RealJob, hardware: Hardware, layout: Layout) -> None:
         """Measures ops alone on one core, and beside busy siblings, in turns.
@@ -274,7 +320,7 @@ class _Bench:
             executor.run(problem, plans[1], max(1, self._settings.warmup))
             for turn in range(TURNS):
                 for plan in plans if turn % 2 == 0 else reversed(plans):
-                    self._measure(executor, problem, plan, job)
+                    self._measure(executor, problem, plan, job, turn)
 
     def measure_single(self, job: RealJob, hardware: Hardware, layout: Layout) -> None:
         """Measures ops on the first device of a layout."""
@@ -282,8 +328,8 @@ class _Bench:
         plan = single_plan(problem)
         with CoreExecutor(job.spec, problem, self._options) as executor:
             executor.run(problem, plan, max(1, self._settings.warmup))
-            for _ in range(TURNS // 2):
-                self._measure(executor, problem, plan, job)
+            for turn in range(TURNS // 2):
+                self._measure(executor, problem, plan, job, turn)
 
     def dispatch(self) -> tuple[DispatchCost, ...]:
         """Returns the dispatch cost per kind of device."""
@@ -292,18 +338,26 @@ class _Bench:
             for (kind, cores), values in sorted(self._dispatch.items())
         )
 
+    def links(self) -> tuple[LinkFit, ...]:
+        """Returns latency and bandwidth of the links that copied."""
+        return fit_links(self._samples)
+
     def publish_ns(self) -> int:
         """Returns the latency between workers, at least 1; 0 if there was none to measure."""
         return max(1, round(statistics.median(self._latency))) if self._latency else 0
 
-    def _measure(self, executor: CoreExecutor, problem: Problem, plan: Plan, job: RealJob) -> None:
+    def _measure(
+        self, executor: CoreExecutor, problem: Problem, plan: Plan, job: RealJob, turn: int
+    ) -> None:
         layout = problem.cluster.name.rpartition("/")[2]
         self._progress(
             f"{job.config.num_envs} environments, {layout}, {plan.source.replace('_', ' ')}"
         )
         count = -(-self._settings.iterations // TURNS)
         trace = executor.run(problem, plan, 1 + count)
-        self.observations += observe(problem, trace, 1)
+        self.folds[turn % FOLDS].extend(observe(problem, trace, 1))
+        for pair, samples in transfer_samples(problem, trace, 1).items():
+            self._samples.setdefault(pair, []).extend(samples)
         device = problem.cluster.devices[0]
         key = (device.kind, len(device.cores))
         if len(set(plan.placement)) == 1:

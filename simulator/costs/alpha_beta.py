@@ -13,10 +13,7 @@ from doppler.core.cluster import NS_PER_S, Cluster, Link
 from doppler.core.errors import DopplerError
 from doppler.core.problem import Problem
 from doppler.core.trace import Trace
-
-ROUNDS = 60
-"""Rounds of re-weighting; the fit moves by less than 1e-9 long before."""
-SMALLEST_RESIDUAL = 1e-6
+from simulator.calibration.affine import fit_affine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,9 +66,8 @@ class AlphaBetaFit:
 def fit_alpha_beta(samples: Sequence[TransferSample]) -> AlphaBetaFit:
     """Returns the model with the least sum of relative absolute errors.
 
-    Small and large messages count alike, and a few outliers move nothing. The sum is made small by
-    iteratively re-weighted least squares; a latency below 0 is set to 0 and the bandwidth fitted
-    anew.
+    Small and large messages count alike, and a few outliers move nothing (`fit_affine`); a latency
+    below 0 is set to 0 and the bandwidth fitted anew.
 
     Raises:
         DopplerError: If there are not two sizes, a duration is not positive, or larger messages are
@@ -85,58 +81,20 @@ def fit_alpha_beta(samples: Sequence[TransferSample]) -> AlphaBetaFit:
     shortest = min(sample.duration_ns for sample in samples)
     if shortest <= 0:
         raise DopplerError(f"a measured transfer takes more than 0 ns, and one took {shortest}")
-    intercept, slope = _least_relative_errors(samples)
-    if intercept < 0:
-        intercept, slope = 0.0, _median_slope(samples)
-    if slope <= 0:
+    line = fit_affine([s.num_bytes for s in samples], [s.duration_ns for s in samples])
+    if line.slope_ns <= 0:
         raise DopplerError(
             f"a bandwidth is fitted where larger messages take longer, and over {len(samples)} "
-            f"samples the time grows by {slope:.3g} ns per byte"
+            f"samples the time grows by {line.slope_ns:.3g} ns per byte"
         )
-    model = AlphaBeta(latency_ns=round(intercept), bytes_per_s=max(1, round(NS_PER_S / slope)))
+    model = AlphaBeta(
+        latency_ns=round(line.intercept_ns),
+        bytes_per_s=max(1, round(NS_PER_S / line.slope_ns)),
+    )
     errors = [abs(model.time_ns(s.num_bytes) / s.duration_ns - 1.0) for s in samples]
     return AlphaBetaFit(
         model=model, median_error=statistics.median(errors), num_samples=len(samples)
     )
-
-
-def _least_relative_errors(samples: Sequence[TransferSample]) -> tuple[float, float]:
-    """Intercept and slope of duration over size."""
-    scale = max(sample.num_bytes for sample in samples)
-    rows = [(sample.num_bytes / scale, float(sample.duration_ns)) for sample in samples]
-    weights = [1.0 / (time * time) for _, time in rows]
-    intercept = slope = 0.0
-    for _ in range(ROUNDS):
-        total = sum(weights)
-        mean_x = sum(w * x for w, (x, _) in zip(weights, rows, strict=True)) / total
-        mean_y = sum(w * y for w, (_, y) in zip(weights, rows, strict=True)) / total
-        spread = sum(w * (x - mean_x) ** 2 for w, (x, _) in zip(weights, rows, strict=True))
-        if spread == 0.0:
-            break
-        slope = (
-            sum(w * (x - mean_x) * (y - mean_y) for w, (x, y) in zip(weights, rows, strict=True))
-            / spread
-        )
-        intercept = mean_y - slope * mean_x
-        weights = [
-            1.0 / (y * y * max(abs((y - intercept - slope * x) / y), SMALLEST_RESIDUAL))
-            for x, y in rows
-        ]
-    return intercept, slope / scale
-
-
-def _median_slope(samples: Sequence[TransferSample]) -> float:
-    """Slope through the origin with the least sum of relative errors: a weighted median."""
-    rows = sorted(
-        (s.duration_ns / s.num_bytes, s.num_bytes / s.duration_ns) for s in samples if s.num_bytes
-    )
-    half = sum(weight for _, weight in rows) / 2
-    seen = 0.0
-    for slope, weight in rows:
-        seen += weight
-        if seen >= half:
-            return slope
-    return 0.0
 
 
 def transfer_samples(

@@ -115,6 +115,17 @@ class CostTable:
             detail=f"{found.detail}, corrected",
         )
 
+    def expected_ns(self, seen: Observation) -> float:
+        """Returns the time of a measured execution as the entries have it, beside what ran then.
+
+        Corrections of the running job are left out.
+
+        Raises:
+            UnknownTimeError: If it was not measured, or too far away.
+        """
+        time = self._time(seen.kind, seen.device_kind, seen.flop, seen.cores, seen.share)
+        return time.time_ns * (PERMILLE + time.slowdown_permille * seen.overlap) / PERMILLE
+
     def corrected(self, observations: Sequence[Observation]) -> "CostTable":
         """Returns a table whose factors follow the running job: measured over expected time.
 
@@ -124,9 +135,7 @@ class CostTable:
         """
         ratios: dict[tuple[str, str], list[float]] = {}
         for seen in observations:
-            time = self._time(seen.kind, seen.device_kind, seen.flop, seen.cores, seen.share)
-            slowdown = time.slowdown_permille * seen.overlap
-            expected = time.time_ns * (PERMILLE + slowdown) / PERMILLE
+            expected = self.expected_ns(seen)
             if expected > 0:
                 ratios.setdefault((seen.kind, seen.device), []).append(seen.duration_ns / expected)
         factors = dict(self.factors_permille)
@@ -198,12 +207,13 @@ def fit_entries(observations: Sequence[Observation]) -> tuple[CostEntry, ...]:
         )
     entries: list[CostEntry] = []
     for (kind, device_kind, cores, share, flop), rows in sorted(groups.items()):
-        alone = [row.duration_ns for row in rows if row.overlap <= ALONE]
+        quiet = alone(rows)
         together = [row for row in rows if 0 < TOGETHER * row.siblings <= row.overlap]
-        base = alone if len(alone) >= MIN_SAMPLES else [row.duration_ns for row in rows]
+        base = [row.duration_ns for row in quiet]
         median = statistics.median(base)
         slowdown = 0
-        if len(alone) >= MIN_SAMPLES and len(together) >= MIN_SAMPLES and median > 0:
+        is_alone = all(row.overlap <= ALONE for row in quiet)
+        if is_alone and len(base) >= MIN_SAMPLES and len(together) >= MIN_SAMPLES and median > 0:
             busy = statistics.median(row.duration_ns for row in together)
             siblings = statistics.median(row.overlap for row in together)
             slowdown = max(0, round((busy / median - 1) * PERMILLE / siblings))
@@ -221,6 +231,12 @@ def fit_entries(observations: Sequence[Observation]) -> tuple[CostEntry, ...]:
             )
         )
     return tuple(entries)
+
+
+def alone(rows: Sequence[Observation]) -> list[Observation]:
+    """Returns the executions with idle siblings, or all where there are too few of them."""
+    quiet = [row for row in rows if row.overlap <= ALONE]
+    return quiet if len(quiet) >= MIN_SAMPLES else list(rows)
 
 
 def _interquartile_range(values: Sequence[int]) -> int:
