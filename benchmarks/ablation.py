@@ -154,10 +154,10 @@ def main() -> None:
     table = Table(title=f"{arguments.episodes} simulations, {arguments.seeds} seeds, {CLUSTER}")
     table.add_column("variant")
     for graph in arguments.graphs:
-        table.add_column(f"{graph}: over best, mean [min, max]", justify="right")
+        table.add_column(f"{graph}: over best, mean (min to max)", justify="right")
     for name, row in rows.items():
         cells = [np.array(row[graph]) / best[graph] for graph in arguments.graphs]
-        table.add_row(name, *(f"{c.mean():.3f} [{c.min():.3f}, {c.max():.3f}]" for c in cells))
+        table.add_row(name, *(f"{c.mean():.3f} ({c.min():.3f} to {c.max():.3f})" for c in cells))
     Console().print(table)
     print(json.dumps({"best_ns": best, "rows_ns": rows}))
     full = {g: float(np.mean(rows[VARIANTS[0].name][g])) for g in arguments.graphs}

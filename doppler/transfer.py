@@ -22,6 +22,7 @@ from doppler.core.graph import DataflowGraph
 from doppler.core.plan import Plan, make_plan
 from doppler.core.problem import Problem
 from doppler.graphs.ffnn import ffnn
+from doppler.graphs.llama import llama_block
 from doppler.graphs.matmul_chain import matmul_chain
 from doppler.planners.base import Budget, Planner
 from doppler.planners.bounds import lower_bounds
@@ -64,25 +65,26 @@ class TransferCase:
 GRAPHS: dict[str, Callable[[], DataflowGraph]] = {
     "matmul_chain": lambda: matmul_chain().graph,
     "ffnn": lambda: ffnn().graph,
+    "llama_block": lambda: llama_block().graph,
 }
 
 CASES = {
     "graph_to_graph": TransferCase(
         source_graph="matmul_chain",
         source_cluster="p100_pcie_4",
-        target_graph="ffnn",
+        target_graph="llama_block",
         target_cluster="p100_pcie_4",
     ),
     "p100_to_v100": TransferCase(
         source_graph="matmul_chain",
         source_cluster="p100_pcie_4",
-        target_graph="ffnn",
+        target_graph="llama_block",
         target_cluster="dgx1_v100",
     ),
     "a100_to_h100": TransferCase(
         source_graph="matmul_chain",
         source_cluster="dgx_a100",
-        target_graph="ffnn",
+        target_graph="llama_block",
         target_cluster="dgx_h100",
     ),
 }
@@ -193,18 +195,22 @@ def draw_chart(results: Sequence[ArmResult], best: dict[str, int], path: Path) -
 
     figure, axes = plt.subplots(1, len(best), figsize=(5.2 * len(best), 4.0), squeeze=False)
     for axis, case in zip(axes[0], best, strict=True):
+        highest = 1.0
         for arm in ("few_shot", "pretrained", "scratch", "annealing_many"):
             rows = [row for row in results if row.case == case and row.arm == arm]
             ends = max(row.simulations for row in rows)
             grid = np.unique(np.geomspace(1, max(2, ends), 80).astype(int))
             lines = np.array([_at(row.curve, grid) for row in rows]) / best[case]
+            highest = max(highest, float(lines.max()))
             axis.plot(grid, lines.mean(axis=0), label=arm.replace("_", " "))
             axis.fill_between(grid, lines.min(axis=0), lines.max(axis=0), alpha=0.15)
         for arm, style in (("heft", ":"), ("stale_plan", "--")):
             rows = [row for row in results if row.case == case and row.arm == arm]
             mean = float(np.mean([row.value_ns for row in rows])) / best[case]
-            axis.axhline(mean, linestyle=style, color="grey", label=arm.replace("_", " "))
+            label = f"{arm.replace('_', ' ')} ({mean:.2f})"
+            axis.axhline(mean, linestyle=style, color="grey", label=label)
         axis.set_xscale("log")
+        axis.set_ylim(1.0 - 0.05 * (highest - 1.0), 1.0 + 1.1 * (highest - 1.0) + 1e-3)
         axis.set_title(case.replace("_", " "))
         axis.set_xlabel("simulations on the target")
         axis.set_ylabel("value / best known")
@@ -259,7 +265,7 @@ def _at(curve: Curve, grid: np.ndarray) -> np.ndarray:  # type: ignore[type-arg]
 
 
 def _table(results: Sequence[ArmResult], best: dict[str, int], bounds: dict[str, int]) -> Table:
-    table = Table(title="transfer: value / best known, mean [least, most] over seeds")
+    table = Table(title="transfer: value / best known, mean (least to most) over seeds")
     for heading in ("case", "arm", "simulations", "over best known", "gap to bound"):
         table.add_column(heading, justify="left" if heading in ("case", "arm") else "right")
     for case, known in best.items():
@@ -272,7 +278,7 @@ def _table(results: Sequence[ArmResult], best: dict[str, int], bounds: dict[str,
                 case,
                 arm,
                 str(max(row.simulations for row in rows)),
-                f"{np.mean(ratios):.3f} [{min(ratios):.3f}, {max(ratios):.3f}]",
+                f"{np.mean(ratios):.3f} ({min(ratios):.3f} to {max(ratios):.3f})",
                 f"{gap:.1%}",
             )
     return table
