@@ -138,7 +138,10 @@ COMMANDS: dict[str, Command] = {
         schema=CalibrateConfig,
         run=commands.calibrate,
         about="Measure a job's real components on this machine and print the cost table.",
-        examples=("doppler calibrate job=ppo_pendulum",),
+        examples=(
+            "doppler calibrate job=ppo_pendulum",
+            "doppler calibrate job=ppo_ant check.enabled=true",
+        ),
     ),
     "coordinate": Command(
         schema=CoordinateConfig,

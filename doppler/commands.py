@@ -15,7 +15,7 @@ from doppler.api import (
     score_plan,
 )
 from doppler.api import simulate as simulate_plan
-from doppler.calibration import cache_folder, load_or_calibrate
+from doppler.calibrate_run import calibrate_job
 from doppler.compose import overridden_keys
 from doppler.config import (
     CalibrateConfig,
@@ -58,9 +58,7 @@ from doppler.results import (
 )
 from doppler.running import run_plan
 from doppler.training.checkpoint import save_checkpoint
-from executor.options import ExecutorOptions
 from executor.probe import probe as probe_machine
-from simulator.noise import LognormalNoise
 from simulator.replicas import ReplicaScorer, Spread, median_objective
 from simulator.robustness import robustness
 
@@ -111,8 +109,8 @@ def plan(config: PlanConfig, command: Sequence[str]) -> None:
     """Places a graph with one planner."""
     check_planners([config.planner])
     output = check_output(config.output)
-    problem, costs, _ = read_problem(config)
-    noise = LognormalNoise(sigma=config.noise)
+    problem, costs, choice = read_problem(config)
+    noise = choice.noise(config.noise, problem.objective)
     view = View()
     if config.planner == LEARNED:
         result = plan_learned(config, problem, costs, noise, view)
@@ -131,7 +129,7 @@ def compare(config: CompareConfig, command: Sequence[str]) -> None:
     """Runs several planners at equal budget."""
     check_planners(config.planners)
     output = check_output(config.output)
-    problem, costs, _ = read_problem(config)
+    problem, costs, choice = read_problem(config)
     view = View()
     with view.progress("planners", len(config.planners)) as advance:
         results = compare_problem(
@@ -140,7 +138,7 @@ def compare(config: CompareConfig, command: Sequence[str]) -> None:
             config.planners,
             config.budget,
             config.seed,
-            noise=LognormalNoise(sigma=config.noise),
+            noise=choice.noise(config.noise, problem.objective),
             bound_effort=config.bound_effort,
             on_result=lambda r: advance(1, f"{r.planner} {r.value_ns / 1e6:.3f} ms"),
         )
@@ -156,7 +154,7 @@ def compare(config: CompareConfig, command: Sequence[str]) -> None:
 def simulate(config: SimulateConfig, command: Sequence[str]) -> None:
     """Simulates a stored plan."""
     output = check_output(config.output)
-    problem, costs, _ = read_problem(config)
+    problem, costs, choice = read_problem(config)
     stored = load_plan(input_file(config.plan, "plan"), problem)
     trace = simulate_plan(problem, stored, costs, config.iterations)
     view = View()
@@ -164,9 +162,11 @@ def simulate(config: SimulateConfig, command: Sequence[str]) -> None:
     if problem.objective is Objective.period:
         view.line(f"period: {score_plan(problem, costs, stored) / 1e6:.3f} ms")
     if problem.objective is Objective.p95:
-        noise = LognormalNoise(sigma=config.noise)
-        scorer = ReplicaScorer(problem, costs, noise, seed=config.seed)
-        view.line(f"with noise {config.noise:g}: {_spread_text(scorer.spread(stored))}")
+        scorer = ReplicaScorer(
+            problem, costs, choice.noise(config.noise, problem.objective), seed=config.seed
+        )
+        words = f"noise {config.noise:g}" if config.noise else "noise as measured"
+        view.line(f"with {words}: {_spread_text(scorer.spread(stored))}")
     if config.robustness:
         median = dataclasses.replace(problem, objective=median_objective(problem))
         found = robustness(median, costs, stored, error=config.robustness, seed=config.seed)
@@ -192,33 +192,7 @@ def _spread_text(spread: Spread) -> str:
 def calibrate(config: CalibrateConfig, command: Sequence[str]) -> None:
     """Measures a job's components."""
     config = dataclasses.replace(config, job=resolve_job(config.job, overridden_keys(command)))
-    view = View()
-    found = probe_machine(shm_dir=config.executor.shm_dir)
-    with view.progress("measuring the job's ops", None) as advance:
-        calibration, from_cache = load_or_calibrate(
-            config.job,
-            found.hardware,
-            config.calibration,
-            cache_folder(config.cost_cache),
-            seed=config.seed,
-            options=ExecutorOptions(shm_dir=config.executor.shm_dir),
-            progress=lambda note: advance(1, note),
-        )
-    table = Table(title=f"{config.job.name}: op times" + (" (stored)" if from_cache else ""))
-    for heading in ("op kind", "device", "Mflop", "median (ms)", "spread (ms)", "slowdown", "n"):
-        table.add_column(heading, justify="left" if heading in ("op kind", "device") else "right")
-    for entry in calibration.entries:
-        table.add_row(
-            entry.kind,
-            f"{entry.cores} core(s)",
-            f"{entry.flop / 1e6:.2f}",
-            f"{entry.median_ns / 1e6:.3f}",
-            f"{entry.spread_ns / 1e6:.3f}",
-            f"{entry.slowdown_permille / 10:.1f} %",
-            str(entry.count),
-        )
-    view.show(table)
-    view.line(f"publish latency: {calibration.publish_text}")
+    calibrate_job(config, View())
 
 
 def probe(config: ProbeConfig, command: Sequence[str]) -> None:

@@ -137,6 +137,22 @@ class CalibrationSettings:
 
 
 @dataclass(slots=True, kw_only=True)
+class CheckSettings:
+    """How a cost table is held against the running job."""
+
+    enabled: bool = setting(
+        False, "measure plans that calibration has not seen; table, chart and JSON of the error"
+    )
+    plans: int = setting(6, "plans to measure")
+    windows: int = setting(6, "windows per plan")
+    iterations: int = setting(4, "iterations per window; the first one fills the pipeline")
+
+    def __post_init__(self) -> None:
+        at_least(self, 1, "plans", "windows")
+        at_least(self, 3, "iterations")
+
+
+@dataclass(slots=True, kw_only=True)
 class ExecutorSettings:
     """What the executor takes from the machine."""
 
@@ -217,6 +233,7 @@ class CalibrateConfig:
 
     job: JobConfig = setting(JobConfig, "the job (group)")
     calibration: CalibrationSettings = setting(CalibrationSettings, "how long to measure")
+    check: CheckSettings = setting(CheckSettings, "error of the simulator before and after")
     executor: ExecutorSettings = setting(ExecutorSettings, "the executor")
     cost_cache: str | None = setting(None, "folder of measured cost tables; null = the user cache")
     seed: int = setting(0, "seed of the job")

@@ -6,11 +6,13 @@ from pathlib import Path
 from doppler.calibration import load_calibration
 from doppler.core.costs import Costs
 from doppler.core.errors import ConfigError
-from doppler.core.problem import Problem
+from doppler.core.problem import Objective, Problem
 from doppler.core.serialize import load_costs, read_json
 from doppler.graphs.imported import ImportedGraph
+from simulator.calibration.noise import lognormal_noise
 from simulator.costs.composed import ComposedModel, CostOrigin
 from simulator.costs.roofline import RooflineModel
+from simulator.noise import LognormalNoise
 
 COST_FILE = "cost file"
 GRAPH_FILE = "graph file"
@@ -52,6 +54,23 @@ class CostChoice:
         if fixed is not None:
             return fixed[0]
         return self.roofline.costs(problem) if self.path is None else self._model().costs(problem)
+
+    def noise(self, sigma: float, objective: Objective) -> LognormalNoise:
+        """Returns the spread of op times: `sigma`, or for p95 as measured where that is 0.
+
+        Raises:
+            ConfigError: If p95 is asked for, `sigma` is 0, and nothing was measured.
+        """
+        if sigma > 0.0 or objective is not Objective.p95:
+            return LognormalNoise(sigma=sigma)
+        if self.path is not None and _is_table(self.path):
+            measured = load_calibration(Path(self.path)).noise
+            if measured:
+                return lognormal_noise(measured)
+        raise ConfigError(
+            f"objective=p95 needs the spread of op times, and costs={self.path} has none: set "
+            "noise=0.1, or measure a cost table with doppler calibrate"
+        )
 
     def origins(self, problem: Problem) -> tuple[CostOrigin, ...]:
         """Returns where the times come from per op kind and device; errors as in `costs`."""

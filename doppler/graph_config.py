@@ -43,13 +43,18 @@ class GraphConfig:
         None, "makespan, period or p95 (needs noise); null = period where the graph is loop-carried"
     )
     noise: float = setting(
-        0.0, "for objective=p95: spread of op times, lognormal; 0.1 = about 10 per cent"
+        0.0,
+        "for objective=p95: spread of op times, lognormal; 0.1 = about 10 per cent; 0 = as "
+        "measured per op kind, where costs is a measured cost table",
     )
 
     def __post_init__(self) -> None:
         at_least(self, 0.0, "noise")
-        if self.objective is Objective.p95 and self.noise == 0.0:
-            raise ConfigError("objective=p95 needs the spread of op times: set noise=0.1")
+        if self.objective is Objective.p95 and self.noise == 0.0 and self.costs is None:
+            raise ConfigError(
+                "objective=p95 needs the spread of op times: set noise=0.1, or costs=FILE of a "
+                "measured cost table"
+            )
 
 
 @dataclass(slots=True, kw_only=True)
