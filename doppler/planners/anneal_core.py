@@ -9,10 +9,10 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from doppler.planners.mask import Bools, Ints, Mask
+from simulator.machine_code import cached
 
 States = NDArray[np.uint64]
 
@@ -20,7 +20,7 @@ MAX_TRIES = 16
 KEY_SHIFT = 0.15
 FOLLOW = 0.7
 
-_jit: Callable[[Any], Any] = njit(cache=True, nogil=True)
+_jit: Callable[[Any], Any] = cached()
 
 
 class MoveTables(NamedTuple):

@@ -12,12 +12,13 @@ from fractions import Fraction
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from simulator.machine_code import cached
 
 Ints = NDArray[np.int64]
 
-_jit: Callable[[Any], Any] = njit(cache=True, nogil=True)
+_jit: Callable[[Any], Any] = cached()
 
 
 def max_cycle_ratio(weights_V: Sequence[int], distances: Mapping[tuple[int, int], int]) -> Fraction:

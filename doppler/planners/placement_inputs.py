@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numba import njit
 
 from doppler.core.costs import Costs
 from doppler.core.graph import DataflowGraph
@@ -20,8 +19,9 @@ from doppler.core.problem import Problem
 from doppler.planners.list_schedule import ListScheduler, make_list_scheduler
 from doppler.planners.mask import NO_UNIT, Bools, Ints, Mask
 from doppler.planners.tables import Floats
+from simulator.machine_code import cached
 
-_jit: Callable[[Any], Any] = njit(cache=True, nogil=True)
+_jit: Callable[[Any], Any] = cached()
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

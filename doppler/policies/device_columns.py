@@ -1,6 +1,5 @@
 """The compiled device columns of the selected op; see `DeviceColumn` for what each one means."""
 
-import numba
 import numpy as np
 
 from doppler.policies.columns import NUM_PAPER, DeviceColumn
@@ -20,6 +19,7 @@ from doppler.policies.timeline import (
     known_device,
     set_times,
 )
+from simulator.machine_code import cached
 
 WORK = int(DeviceColumn.WORK)
 PRED_WORK = int(DeviceColumn.PRED_WORK)
@@ -52,7 +52,7 @@ SPAN_GAP = int(DeviceColumn.SPAN_GAP)
 MAX_GAP = 20.0
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)  # type: ignore[untyped-decorator]
+@cached(error_model="numpy", fastmath=FAST)
 def _set_neighbours(t: Tables, s: Workspace, op: int) -> None:
     num_devices = len(s.mask)
     for row in range(P_WORK, LOOPS + 1):
@@ -84,7 +84,7 @@ def _set_neighbours(t: Tables, s: Workspace, op: int) -> None:
                 s.scratch[IN_COST, device] += cost
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)  # type: ignore[untyped-decorator]
+@cached(error_model="numpy", fastmath=FAST)
 def set_columns(t: Tables, s: Workspace, op: int, step: int, num_columns: int) -> None:
     """Fills the device columns of `op`; the mask is set."""
     num_devices = len(s.mask)
@@ -147,19 +147,19 @@ def set_columns(t: Tables, s: Workspace, op: int, step: int, num_columns: int) -
     _set_relatives(t, s, op)
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)  # type: ignore[untyped-decorator]
+@cached(error_model="numpy", fastmath=FAST)
 def _log1p(value: float) -> float:
     """log(1 + value), 0 for values up to 0."""
     return float(np.log(1.0 + value)) if value > 0.0 else 0.0
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)  # type: ignore[untyped-decorator]
+@cached(error_model="numpy", fastmath=FAST)
 def _signed_log(value: float) -> float:
     """log(1 + |value|) with the sign of the value."""
     return float(np.copysign(_log1p(abs(value)), value))
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)  # type: ignore[untyped-decorator]
+@cached(error_model="numpy", fastmath=FAST)
 def _set_bills(t: Tables, s: Workspace, op: int) -> None:
     """Transfers that a device makes unavoidable: producers of the same consumers are elsewhere.
 
@@ -179,7 +179,7 @@ def _set_bills(t: Tables, s: Workspace, op: int) -> None:
                 s.scratch[BILL, device] += min(t.out_comm[slot], elsewhere)
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)  # type: ignore[untyped-decorator]
+@cached(error_model="numpy", fastmath=FAST)
 def _per_placed(s: Workspace, meta: int) -> float:
     """1 / placed ops of a meta-op, 1 where there are none."""
     placed = 0
@@ -188,7 +188,7 @@ def _per_placed(s: Workspace, meta: int) -> float:
     return 1.0 / max(1, placed)
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)  # type: ignore[untyped-decorator]
+@cached(error_model="numpy", fastmath=FAST)
 def _set_relatives(t: Tables, s: Workspace, op: int) -> None:
     """Shares of siblings, parents' siblings, and producers of the same consumers per device."""
     num_devices = len(s.mask)
@@ -218,7 +218,7 @@ def _set_relatives(t: Tables, s: Workspace, op: int) -> None:
             y[device, PARTNER_SHARE] += s.partner_count[consumer, device] * share
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)  # type: ignore[untyped-decorator]
+@cached(error_model="numpy", fastmath=FAST)
 def _z_scores(y: np.ndarray, num_devices: int) -> None:  # type: ignore[type-arg]
     for column in range(NUM_PAPER):
         mean, square = 0.0, 0.0

@@ -6,13 +6,13 @@ episode has its own random state: the result does not depend on threads or batch
 
 from typing import NamedTuple
 
-import numba
 import numpy as np
 
 from doppler.policies.assignment import Bools, Floats, Ints
 from doppler.policies.device_columns import FINISH_GAP, set_columns
 from doppler.policies.tables import Heads, Singles, Tables, Workspace, make_workspace
 from doppler.policies.timeline import FINISH, START, place, reset, set_mask, set_times
+from simulator.machine_code import cached
 
 SAMPLE, GREEDY, REPLAY = 0, 1, 2
 MIN_EXPONENT = -600.0
@@ -47,7 +47,7 @@ class EpisodeArrays(NamedTuple):
     spans: Floats
 
 
-@numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@cached()
 def uniform(state: np.ndarray) -> float:  # type: ignore[type-arg]
     """Returns the next number in [0, 1): splitmix64."""
     state[0] += np.uint64(0x9E3779B97F4A7C15)
@@ -58,7 +58,7 @@ def uniform(state: np.ndarray) -> float:  # type: ignore[type-arg]
     return float(z >> np.uint64(11)) * (1.0 / 9007199254740992.0)
 
 
-@numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@cached()
 def tree_set(tree: Floats, size: int, leaf: int, weight: float) -> None:
     """Sets one leaf of a sum tree; the root is tree[1]."""
     node = size + leaf
@@ -69,7 +69,7 @@ def tree_set(tree: Floats, size: int, leaf: int, weight: float) -> None:
         node >>= 1
 
 
-@numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@cached()
 def _tree_draw(tree: Floats, size: int, uniform: float) -> int:
     """Returns a leaf with probability proportional to its weight."""
     target = uniform * tree[1]
@@ -82,7 +82,7 @@ def _tree_draw(tree: Floats, size: int, uniform: float) -> int:
     return node - size
 
 
-@numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@cached()
 def _best_set(tree: Ints, size: int, leaf: int, value: int, scores: Floats) -> None:
     """Sets one leaf of a tournament over scores; entries are ops, -1 = none."""
     node = size + leaf
@@ -97,7 +97,7 @@ def _best_set(tree: Ints, size: int, leaf: int, value: int, scores: Floats) -> N
         node >>= 1
 
 
-@numba.njit(cache=True, nogil=True, fastmath=True, error_model="numpy")  # type: ignore[untyped-decorator]
+@cached(fastmath=True, error_model="numpy")
 def set_logits(h: Heads, s: Workspace, op: int, hidden: Singles) -> None:
     """Fills the logits of `op` on every device; its columns are set."""
     width, num_columns = len(hidden), h.dynamic.shape[0]
@@ -123,7 +123,7 @@ def set_logits(h: Heads, s: Workspace, op: int, hidden: Singles) -> None:
             s.logits[device] -= h.priors[prior] * s.columns[device, FINISH_GAP + prior]
 
 
-@numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@cached()
 def _choose_device(
     s: Workspace,
     mode: int,
@@ -156,7 +156,7 @@ def _choose_device(
     return choice, (s.logits[choice] - top) / temperature - np.log(total)
 
 
-@numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@cached()
 def _add_candidate(
     op: int,
     step: int,
@@ -175,7 +175,7 @@ def _add_candidate(
     blocks[tie >> 6] += 1
 
 
-@numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@cached()
 def _top_tie(ties: Ints, blocks: Ints) -> int:
     block = 0
     while blocks[block] == 0:
@@ -186,7 +186,7 @@ def _top_tie(ties: Ints, blocks: Ints) -> int:
     return tie
 
 
-@numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@cached()
 def _take_earliest_start(t: Tables, s: Workspace, op: int, forced: int) -> int:
     """Leaves one device in the mask: `forced`, or where it is -1 that of the earliest start."""
     num_devices = len(s.mask)
@@ -201,7 +201,7 @@ def _take_earliest_start(t: Tables, s: Workspace, op: int, forced: int) -> int:
     return 1
 
 
-@numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@cached()
 def run_episodes(
     t: Tables,
     h: Heads,

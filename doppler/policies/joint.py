@@ -10,7 +10,6 @@ Legend: B episodes, N placed ops, D devices, F device columns, R rows (candidate
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import numba
 import numpy as np
 import torch
 from torch import Tensor
@@ -30,6 +29,7 @@ from doppler.policies.place_kernel import compiled_logits
 from doppler.policies.sampling import SampleMode
 from doppler.policies.tables import Heads, Singles, Tables, make_workspace
 from doppler.policies.timeline import place, reset, set_mask, set_times
+from simulator.machine_code import cached
 
 
 class _Rows(NamedTuple):
@@ -160,7 +160,7 @@ def _replay_rows(tables: Tables, heads: Heads, rollouts: JointRollouts) -> _Rows
     return rows
 
 
-@numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@cached()
 def _run_joint(
     t: Tables,
     h: Heads,

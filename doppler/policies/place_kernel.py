@@ -8,7 +8,6 @@ Legend: R decisions, D devices, C = F + P input columns, K head width.
 
 from typing import Any
 
-import numba
 import numpy as np
 import torch
 from torch import Tensor
@@ -17,6 +16,7 @@ from doppler.policies.assignment import Ints
 from doppler.policies.encoder import LEAKY_SLOPE
 from doppler.policies.place import PlaceHead, prior_penalty
 from doppler.policies.tables import Singles
+from simulator.machine_code import cached
 
 SLOPE = np.float32(LEAKY_SLOPE)
 
@@ -43,11 +43,12 @@ class _CompiledLogits(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         grad = np.ascontiguousarray(grads[0].numpy())
-        parts = _backward(*ctx.arrays, ctx.num_fixed, grad)
+        x, w, own, device, output, ops = ctx.arrays
+        parts = _backward(x, w, own, device, output, ops, ctx.num_fixed, grad)
         return (None, *(torch.from_numpy(part) for part in parts), None)
 
 
-@numba.njit(cache=True, nogil=True, fastmath=True)  # type: ignore[untyped-decorator]
+@cached(fastmath=True)
 def _set_hidden(
     x: Singles, w: Singles, own: Singles, device: Singles, op: int, r: int, d: int, hidden: Singles
 ) -> None:
@@ -64,7 +65,7 @@ def _set_hidden(
             hidden[k] += last * w[columns - 1, k]
 
 
-@numba.njit(cache=True, nogil=True, fastmath=True)  # type: ignore[untyped-decorator]
+@cached(fastmath=True)
 def _forward(
     x: Singles, w: Singles, own: Singles, device: Singles, output: Singles, ops: Ints
 ) -> Singles:
@@ -81,7 +82,7 @@ def _forward(
     return logits
 
 
-@numba.njit(cache=True, nogil=True, fastmath=True)  # type: ignore[untyped-decorator]
+@cached(fastmath=True)
 def _backward(
     x: Singles,
     w: Singles,

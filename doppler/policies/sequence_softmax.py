@@ -12,13 +12,13 @@ Legend: B episodes, N ops (= steps).
 
 from typing import Any
 
-import numba
 import numpy as np
 import torch
 from torch import Tensor
 
 from doppler.policies.assignment import Floats, Ints
 from doppler.policies.episodes import MIN_EXPONENT, tree_set
+from simulator.machine_code import cached
 
 
 def sequence_softmax(
@@ -46,7 +46,7 @@ class _SequenceSoftmax(torch.autograd.Function):
         return torch.from_numpy(grad), None, None
 
 
-@numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@cached()
 def _forward(x: Floats, top: float, orders: Ints, arrivals: Ints) -> tuple[Floats, Floats]:
     batch, num_ops = orders.shape
     size = 1
@@ -73,7 +73,7 @@ def _forward(x: Floats, top: float, orders: Ints, arrivals: Ints) -> tuple[Float
     return totals, entropies
 
 
-@numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@cached()
 def _backward(
     x: Floats,
     top: float,

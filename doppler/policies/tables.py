@@ -6,12 +6,12 @@ F device columns, S streams.
 
 from typing import NamedTuple
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
 from doppler.policies.assignment import Assignment, Bools, Floats, Ints
 from doppler.policies.columns import NUM_PAPER, DeviceColumn
+from simulator.machine_code import cached
 
 Singles = NDArray[np.float32]
 
@@ -167,7 +167,7 @@ def _tie_classes(b_level: Floats) -> Ints:
     return classes
 
 
-@numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@cached()
 def make_workspace(t: Tables, head_width: int, num_columns: int) -> Workspace:
     """Returns the state for episodes of one MDP; the paper's columns come with its timeline."""
     gaps = MAX_GAPS if num_columns > NUM_PAPER else 0

@@ -8,9 +8,8 @@ end of their producers.
 Source: DOPPLER section 3 (EST) and trap 8.
 """
 
-import numba
-
 from doppler.policies.tables import Tables, Workspace
+from simulator.machine_code import cached
 
 READY, START, FINISH, P_WORK, P_START, P_END, PREDS, IN_COST, OUT_COST, LOOPS, BILL = range(11)
 
@@ -18,7 +17,7 @@ READY, START, FINISH, P_WORK, P_START, P_END, PREDS, IN_COST, OUT_COST, LOOPS, B
 FAST = {"reassoc", "contract", "arcp", "nsz"}
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)  # type: ignore[untyped-decorator]
+@cached(error_model="numpy", fastmath=FAST)
 def reset(t: Tables, s: Workspace) -> None:
     """Empties the state; groups that can only be on one device are there from the start."""
     s.device[:] = -1
@@ -41,7 +40,7 @@ def reset(t: Tables, s: Workspace) -> None:
             s.memory[s.group_device[group]] += t.group_bytes[group]
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)  # type: ignore[untyped-decorator]
+@cached(error_model="numpy", fastmath=FAST)
 def known_device(t: Tables, s: Workspace, op: int) -> int:
     """Returns where `op` is or must go, -1 if that is open."""
     if s.device[op] >= 0:
@@ -51,7 +50,7 @@ def known_device(t: Tables, s: Workspace, op: int) -> int:
     return int(t.initial_device[op])
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)  # type: ignore[untyped-decorator]
+@cached(error_model="numpy", fastmath=FAST)
 def _mask_links(t: Tables, s: Workspace, op: int) -> None:
     for slot in range(t.near_ptr[op], t.near_ptr[op + 1]):
         home = known_device(t, s, t.near_op[slot])
@@ -63,7 +62,7 @@ def _mask_links(t: Tables, s: Workspace, op: int) -> None:
                 s.mask[device] = False
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)  # type: ignore[untyped-decorator]
+@cached(error_model="numpy", fastmath=FAST)
 def set_mask(t: Tables, s: Workspace, op: int) -> int:
     """Fills the mask of devices for `op`; returns how many there are.
 
@@ -93,7 +92,7 @@ def set_mask(t: Tables, s: Workspace, op: int) -> int:
     return count
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)  # type: ignore[untyped-decorator]
+@cached(error_model="numpy", fastmath=FAST)
 def _order_inputs(t: Tables, s: Workspace, op: int) -> None:
     """Sorts the inputs by the end of their producers: a wire serves requests as they come."""
     order = s.input_order
@@ -106,7 +105,7 @@ def _order_inputs(t: Tables, s: Workspace, op: int) -> None:
         order[slot] = edge
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)  # type: ignore[untyped-decorator]
+@cached(error_model="numpy", fastmath=FAST)
 def _send_inputs(t: Tables, s: Workspace, op: int, device: int) -> float:
     """Returns when all inputs are on `device`; moves `trial_free` on by the transfers."""
     ready = 0.0
@@ -130,7 +129,7 @@ def _send_inputs(t: Tables, s: Workspace, op: int, device: int) -> float:
     return ready
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)  # type: ignore[untyped-decorator]
+@cached(error_model="numpy", fastmath=FAST)
 def set_times(t: Tables, s: Workspace, op: int, first: int, last: int) -> None:
     """Fills ready, start and finish of `op` on devices `first` to `last` - 1.
 
@@ -158,7 +157,7 @@ def set_times(t: Tables, s: Workspace, op: int, first: int, last: int) -> None:
         s.logits[device] = free
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)  # type: ignore[untyped-decorator]
+@cached(error_model="numpy", fastmath=FAST)
 def _commit_inputs(t: Tables, s: Workspace, op: int, device: int) -> None:
     """Sends the inputs of `op` to `device` for good."""
     for index in range(t.in_ptr[op + 1] - t.in_ptr[op]):
@@ -177,7 +176,7 @@ def _commit_inputs(t: Tables, s: Workspace, op: int, device: int) -> None:
         s.arrivals[tensor, device] = time + t.latency[home, device]
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)  # type: ignore[untyped-decorator]
+@cached(error_model="numpy", fastmath=FAST)
 def _add_gap(s: Workspace, device: int, start: float, end: float) -> None:
     """Remembers an idle gap; where there is no room the shortest one is forgotten."""
     most = s.gap_start.shape[1]
@@ -198,7 +197,7 @@ def _add_gap(s: Workspace, device: int, start: float, end: float) -> None:
     s.gap_end[device, slot] = end
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)  # type: ignore[untyped-decorator]
+@cached(error_model="numpy", fastmath=FAST)
 def _split_gap(s: Workspace, device: int, gap: int, start: float, end: float) -> None:
     """Takes [start, end] out of a gap; what is left before and after stays."""
     before, after = s.gap_start[device, gap], s.gap_end[device, gap]
@@ -210,7 +209,7 @@ def _split_gap(s: Workspace, device: int, gap: int, start: float, end: float) ->
     _add_gap(s, device, end, after)
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)  # type: ignore[untyped-decorator]
+@cached(error_model="numpy", fastmath=FAST)
 def place(t: Tables, s: Workspace, op: int, device: int) -> None:
     """Puts `op` on `device`: timeline, memory, counts; `set_times` for the pair has been called."""
     _commit_inputs(t, s, op, device)
