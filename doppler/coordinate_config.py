@@ -1,11 +1,9 @@
-# ruff: noqa: RUF009 - `setting` makes a field
 """Settings of `doppler coordinate`."""
 
 from dataclasses import dataclass
 from typing import Any
 
-from doppler.config import CalibrationSettings, ExecutorSettings, JobConfig, setting
-from doppler.core.errors import ConfigError
+from doppler.config import CalibrationSettings, ExecutorSettings, JobConfig, at_least, setting
 
 
 @dataclass(slots=True, kw_only=True)
@@ -26,8 +24,6 @@ class CoordinateConfig:
     seed: int = setting(0, "seed of the job")
 
     def __post_init__(self) -> None:
-        for name, low in (("verify", 0), ("windows", 1), ("iterations", 3)):
-            if getattr(self, name) < low:
-                raise ConfigError(
-                    f"CoordinateConfig: {name} is at least {low}, and it is {getattr(self, name)}"
-                )
+        at_least(self, 0, "verify")
+        at_least(self, 1, "windows")
+        at_least(self, 3, "iterations")
