@@ -19,6 +19,7 @@ from doppler.experiment import (
     Task,
     calls_budget,
     load_best,
+    make_task,
     seconds_budget,
     store_best,
 )
@@ -26,6 +27,7 @@ from doppler.experiment_run import GROUPS, load_settings
 from doppler.experiment_summary import cell_lines, ratio, summarise
 from doppler.graphs.families import generate
 from doppler.graphs.published import PUBLISHED
+from doppler.planners.base import Budget
 from doppler.planners.bounds import lower_bounds
 
 EXPERIMENTS = Path(__file__).parent.parent / "experiments"
@@ -91,6 +93,11 @@ def test_budgets_in_seconds_grow_with_the_seconds_and_fixed_planners_keep_theirs
     make = column("random_best")
     few, many = (calls_for(make, task.problem, task.costs, s) for s in (0.02, 0.2))
     assert few * 3 < many
+
+    def in_batches(problem, scorer, budget, rng):
+        return make(problem, scorer, Budget(budget.calls // 50 * 50), rng)
+
+    assert calls_for(in_batches, task.problem, task.costs, 0.2) > 128
     assert calls_for(column("heft"), task.problem, task.costs, 5.0) == 128
 
 
@@ -172,6 +179,18 @@ def test_a_best_known_plan_is_scored_again_when_it_is_read(tmp_path, task):
     with pytest.raises(FormatError, match="its plan scores"):
         load_best(tmp_path, task)
     assert load_best(tmp_path, replace(task, name="none")) is None
+
+
+@pytest.mark.parametrize(
+    "path", sorted((EXPERIMENTS / "best_known").glob("*.json")), ids=lambda path: path.stem
+)
+def test_the_best_known_plans_score_what_they_say(path):
+    """Fails where the engine, the times or the graphs have changed since a plan was stored."""
+    document = json.loads(path.read_text())
+    task = make_task(path.stem, document["machine"])
+    best = load_best(path.parent, task)
+    assert best.value_ns == document["value_ns"] >= task.bound_ns
+    assert max(document["bounds_ns"].values()) == task.bound_ns
 
 
 @pytest.mark.parametrize("path", sorted((EXPERIMENTS / "experiment").glob("*.yaml")), ids=str)
