@@ -14,6 +14,7 @@ from executor.drl.config import PPOJobConfig
 from executor.drl.presets import PRESETS
 
 _JOB = PPOJobConfig()
+_ENVIRONMENTS = sorted(preset.environment for preset in PRESETS.values())
 
 
 def setting(default: Any, text: str) -> Any:
@@ -59,7 +60,9 @@ class JobConfig:
     """The deep-RL job: environments, PPO, and how it is cut into ops."""
 
     name: str = setting("ppo_ant", "name of the job; a custom job: the class in job.path")
-    env: str = setting("ant", "environment: ant, humanoid, pendulum, or a gymnasium id")
+    env: str = setting(
+        "ant", f"environment: {', '.join(_ENVIRONMENTS)}, a gymnasium id, or isaacgym:TASK"
+    )
     path: str | None = setting(None, "Python file with the class of a custom job")
     env_python: str | None = setting(
         None, "interpreter that the environments run in (Isaac Gym needs its own), or null"

@@ -30,6 +30,7 @@ from doppler.core.graph import DataflowGraph
 from doppler.core.hardware import Hardware
 from doppler.core.layout import Backend, Layout
 from doppler.core.problem import Problem
+from doppler.graphs.drl_job import JobMode
 from doppler.jobs import RealJob, build_job, resolve_job
 from doppler.measure import Interval, measured_period_ns, median_interval
 from executor.options import ExecutorOptions
@@ -93,7 +94,7 @@ class Coordinator:
 
         return DRLJob(
             name=self.settings.name,
-            is_serving=False,
+            is_serving=self.settings.mode is JobMode.serving,
             steps_per_iteration=self.real_job(envs_per_shard, True).env_steps_per_iteration,
             build=build,
             num_shards=self.settings.num_shards,

@@ -50,6 +50,11 @@ class GraphConfig:
 
     def __post_init__(self) -> None:
         at_least(self, 0.0, "noise")
+        if self.noise and self.objective is not Objective.p95:
+            asked = "left open" if self.objective is None else self.objective.name
+            raise ConfigError(
+                f"noise is the spread that objective=p95 looks at, and the objective is {asked}"
+            )
         if self.objective is Objective.p95 and self.noise == 0.0 and self.costs is None:
             raise ConfigError(
                 "objective=p95 needs the spread of op times: set noise=0.1, or costs=FILE of a "
@@ -92,11 +97,21 @@ class PlanConfig(GraphConfig):
         if self.budget is None:
             self.budget = 3000 if self.seconds is None else 1 << 40
         at_least(self, 1, "budget")
-        if self.planner != "learned" and (
-            self.seconds is not None or self.mode is not LearnedMode.polish
-        ):
+        is_default = (
+            self.seconds is None
+            and self.mode is LearnedMode.polish
+            and self.start is Start.pretrained
+            and self.policy is PolicyKind.improved
+        )
+        if self.planner != "learned" and not is_default:
             raise ConfigError(
-                f"mode and seconds are settings of planner=learned, and planner is {self.planner!r}"
+                f"mode, start, policy and seconds are settings of planner=learned, and planner is "
+                f"{self.planner!r}"
+            )
+        if self.policy is not PolicyKind.improved and self.start is not Start.scratch:
+            raise ConfigError(
+                f"the pretrained pair is the improved one: policy={self.policy.name} needs "
+                "start=scratch"
             )
         at_least(self, 0, "imitation")
         if self.imitation and self.planner not in ("placeto", "gdp"):
@@ -176,6 +191,8 @@ class WhatIfConfig(GraphConfig):
     def __post_init__(self) -> None:
         GraphConfig.__post_init__(self)
         at_least(self, 1, "budget")
+        if self.objective is Objective.p95:
+            raise ConfigError("what-if ranks by makespan or period, and objective=p95 is set")
 
 
 @dataclass(slots=True, kw_only=True)

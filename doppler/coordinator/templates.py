@@ -68,7 +68,7 @@ def shard_of(op: Op) -> int:
     """
     if op.kind not in SHARD_COORDINATE:
         raise PlanError(
-            f"template 'dp_only' maps deep-RL jobs (kinds {', '.join(SHARD_COORDINATE)}), and op "
+            f"mapping templates take deep-RL jobs (kinds {', '.join(SHARD_COORDINATE)}), and op "
             f"{op.name!r} is of kind {op.kind!r}"
         )
     coordinate = SHARD_COORDINATE[op.kind]
@@ -77,6 +77,6 @@ def shard_of(op: Op) -> int:
     match = _COORDINATES.search(op.name)
     if match is None:
         raise PlanError(
-            f"template 'dp_only' reads the shard in an op's name, and {op.name!r} has none"
+            f"mapping templates read the shard in an op's name, and {op.name!r} has none"
         )
     return int(match.group(1).split(",")[coordinate])
