@@ -1,6 +1,5 @@
 """Measured periods, intervals, interleaving."""
 
-
 import numpy as np
 import pytest
 
