@@ -33,8 +33,8 @@ from support.template_cell import NUM_SHARDS, STALENESS, Candidate, CellBench
 from doppler.graphs.drl_job import JobMode
 from doppler.measure import MIN_BLOCKS, Interval, interleave, median_interval
 
-ENVS_PER_SHARD = {"ppo_ant": (4, 8, 16), "ppo_humanoid": (2, 4, 8)}
-ROUNDS = 6
+ENVS_PER_SHARD = {"ppo_ant": (4, 8, 16), "ppo_humanoid": (1, 2, 4)}
+ROUNDS = 5
 
 TARGETS = {
     "concordance": ">= 0.85",
@@ -242,7 +242,7 @@ def read(path: Path | None) -> list[Cell]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--blocks", type=int, default=6, help="ABBA blocks at most per cell")
+    parser.add_argument("--blocks", type=int, default=5, help="ABBA blocks at most per cell")
     parser.add_argument("--resume", type=Path, help="file of finished cells, read and written")
     parser.add_argument("--job", action="append", choices=list(ENVS_PER_SHARD))
     arguments = parser.parse_args()

@@ -100,9 +100,11 @@ class Waiter(GMI):
 
 
 class Sleeper(GMI):
-    """Never sends."""
+    """Says something once, later than anybody else, and then never sends."""
 
     def run(self, num_episodes, num_steps):
+        time.sleep(0.3)
+        self.report()
         time.sleep(60)
 
 

@@ -76,7 +76,7 @@ def curve(plan, seconds, values):
         job="j",
         seed=0,
         plan=plan,
-        samples=[1, 2, 3],
+        samples=[1, 2, 3, 4],
         seconds=seconds,
         values=values,
         plan_seconds=0.0,
@@ -84,16 +84,17 @@ def curve(plan, seconds, values):
 
 
 def test_times_are_to_the_same_return_and_curves_equal_in_every_bit():
-    values = [10.0, None, 110.0]
+    values = [None, 10.0, 70.0, 110.0]
     curves = [
-        curve("single_device", [2.0, 4.0, 6.0], values),
-        curve("dp_only", [1.0, 2.0, 4.0], values),
-        curve("learned", [1.0, 2.0, 3.0], [10.0, None, 100.0]),
+        curve("single_device", [1.0, 2.0, 4.0, 6.0], values),
+        curve("dp_only", [0.5, 1.0, 2.0, 4.0], values),
+        curve("learned", [0.5, 1.0, 3.0, 3.0], [None, 10.0, 70.0, 100.0]),
     ]
     figures = training_quality.figures_of(curves)  # 90 % of the rise: 100
     assert figures["worst_reward_ratio"] == pytest.approx(100 / 110)
     assert figures["worst_time_ratio"] == 0.5
     assert figures["median_time_over_dp_only"] == 0.75
+    assert figures["least_rise_of_return"] == 11.0
     assert figures["curves_equal"] == 0.5
     assert training_quality.time_to(curves[2], 101.0) == math.inf
 

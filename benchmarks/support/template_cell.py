@@ -32,7 +32,7 @@ from simulator.scorer import CompiledScorer
 STALENESS = {JobMode.serving: 0, JobMode.synchronous: 0, JobMode.asynchronous: 1}
 NUM_SHARDS, NUM_TRAINERS = 6, 4
 CORES = 2
-WINDOW_NS, MIN_WINDOW, CALIBRATION_TURNS = 250_000_000, 4, 4
+WINDOW_NS, MIN_WINDOW, CALIBRATION_TURNS = 150_000_000, 3, 3
 LEARNED_BUDGET = 300
 NS_PER_S = 1e9
 

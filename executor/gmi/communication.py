@@ -1,7 +1,7 @@
 """What GMIs say to each other, and where it lies in their shared memory.
 
-The memory begins with one line per GMI (`Status`); collectives, channels and weights follow, each
-from a multiple of 64 bytes.
+The memory begins with one line per GMI (`Status`); collectives, channels and weights follow. All
+sizes are multiples of 64 bytes.
 """
 
 from collections.abc import Mapping
@@ -163,13 +163,13 @@ class Communication:
         position = LINE_BYTES * self.num_gmis
         for link in self.links:
             found[link.name] = position
-            position += _aligned(link.size_bytes)
+            position += link.size_bytes
         return found
 
     @property
     def size_bytes(self) -> int:
         """Shared memory in all."""
-        return LINE_BYTES * self.num_gmis + sum(_aligned(link.size_bytes) for link in self.links)
+        return LINE_BYTES * self.num_gmis + sum(link.size_bytes for link in self.links)
 
 
 def _aligned(num_bytes: int) -> int:
