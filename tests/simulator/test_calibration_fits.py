@@ -2,8 +2,9 @@
 with gross outliers (every tenth execution takes 20 times as long).
 
 Seen to fail: noise with the plain standard deviation in place of `robust_sigma`, and without the
-slowdown divided out; launch overheads and links with the weights of `fit_affine` kept at their
-start (least squares); the held-out error with the fold itself left in the fit.
+slowdown divided out; launch overheads with the weights of `fit_affine` kept at their start (least
+squares), and without an intercept; links with the error of a falling line passed on; the held-out
+error with the fold itself left in the fit.
 """
 
 import math
@@ -201,7 +202,7 @@ def test_dispatch_is_found_whatever_the_times(dispatch_ns: int, seed: int) -> No
 
 
 @FEW
-@given(latency_ns=st.integers(100, 10**5), bytes_per_s=st.integers(10**8, 10**11), seed=SEEDS)
+@given(latency_ns=st.integers(100, 10**4), bytes_per_s=st.integers(10**8, 2 * 10**9), seed=SEEDS)
 def test_links_are_found_among_outliers(latency_ns: int, bytes_per_s: int, seed: int) -> None:
     """Transfers of the trace with 2 % noise, and 20 times as long in every tenth."""
     problem = job(machine(latency_ns, bytes_per_s))
