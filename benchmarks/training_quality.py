@@ -221,7 +221,7 @@ def draw(curves: Sequence[Curve], path: Path) -> None:
             axis.set_axisbelow(True)
             axis.spines[["top", "right"]].set_visible(False)
     axes[0][0].legend(title="mean of seeds; band: range", frameon=False)
-    figure.suptitle(f"Equal samples, equal reward; less time. {machine()}", fontsize=9)
+    figure.suptitle(f"Reward under three plans, one core per device. {machine()}", fontsize=9)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=120)
     pyplot.close(figure)
