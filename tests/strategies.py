@@ -81,7 +81,7 @@ def clusters(draw: st.DrawFn, max_devices: int = 3) -> Cluster:
     devices = tuple(
         Device(
             name=f"d{index}",
-            kind="cpu",
+            kind=draw(st.sampled_from(["cpu", "cpu", "mig"])),
             parent=draw(st.sampled_from(["p", "q"])),
             num_streams=draw(st.integers(1, 2)),
             copy_engines=draw(st.integers(0, 1)),

@@ -255,7 +255,7 @@ def test_links_lie_apart_in_the_shared_memory(links, num_gmis):
 )
 def test_the_examples_run(script, told, tmp_path):
     done = subprocess.run(
-        [sys.executable, str(ROOT / "examples" / script)],
+        [sys.executable, str(ROOT / "docs" / "examples" / script)],
         capture_output=True,
         text=True,
         timeout=100,

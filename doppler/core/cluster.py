@@ -9,6 +9,7 @@ from functools import cached_property
 from doppler.core.errors import ClusterError
 
 NS_PER_S = 1_000_000_000
+ISOLATED_KIND = "mig"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,15 +130,26 @@ class Cluster:
         return table
 
     @cached_property
+    def domains(self) -> tuple[int, ...]:
+        """For each device the number of what it shares with siblings: its parent, by first device.
+
+        A MIG instance shares nothing that counts: it has memory, caches and SMs of its own (NVIDIA
+        MIG User Guide, introduction).
+        """
+        keys = [(d.parent, d.name if d.kind == ISOLATED_KIND else "") for d in self.devices]
+        numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
+        return tuple(numbers[key] for key in keys)
+
+    @cached_property
     def siblings(self) -> tuple[tuple[int, ...], ...]:
-        """For each device the ids of the other devices cut from the same parent."""
+        """For each device the ids of the others that slow it down while they run an op."""
         return tuple(
             tuple(
                 other
-                for other, sibling in enumerate(self.devices)
-                if other != index and sibling.parent == device.parent
+                for other, domain in enumerate(self.domains)
+                if other != index and domain == self.domains[index]
             )
-            for index, device in enumerate(self.devices)
+            for index in range(self.num_devices)
         )
 
     @cached_property

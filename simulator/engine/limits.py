@@ -49,7 +49,7 @@ def check_integers(problem: Problem, costs: Costs) -> None:
 
 def largest_permille(tables: Tables) -> NDArray[np.float64]:
     """Returns by how many thousandths each op takes longest, float64[V]: all siblings are busy."""
-    siblings = float(np.bincount(tables.parent).max() - 1)
+    siblings = float(np.bincount(tables.domain).max() - 1)
     return 1000.0 + siblings * tables.slowdown.astype(np.float64)
 
 

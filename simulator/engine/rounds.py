@@ -55,7 +55,7 @@ def op_ended(tab: Tables, ws: Workspace, log: Log, stream: int) -> bool:
     ws.free_streams[device] += 1
     ws.running[device] -= 1
     if ws.running[device] == 0:
-        ws.busy[tab.parent[device]] -= 1
+        ws.busy[tab.domain[device]] -= 1
     mark_dirty(ws, device)
     if ws.scalars[FINDS_PERIOD]:
         ws.done[op] = iteration + 1
@@ -130,7 +130,7 @@ def start_op(tab: Tables, ws: Workspace, log: Log, stream: int, op: int, iterati
     device = ws.place[op]
     ws.stream_op[stream], ws.stream_iteration[stream] = op, iteration
     if ws.running[device] == 0:
-        ws.busy[tab.parent[device]] += 1
+        ws.busy[tab.domain[device]] += 1
     ws.running[device] += 1
     ws.started[ws.scalars[STARTED]] = stream
     ws.scalars[STARTED] += 1
@@ -183,7 +183,7 @@ def fix_durations(tab: Tables, ws: Workspace, log: Log, bound: int) -> int:
         if ws.scalars[NOISE]:
             duration = ws.durations[iteration, op]
         if tab.has_slowdown and tab.slowdown[op] > 0:
-            busy = ws.busy[tab.parent[device]] - 1
+            busy = ws.busy[tab.domain[device]] - 1
             duration = duration * (1000 + busy * tab.slowdown[op]) // 1000
         start = ws.scalars[NOW] + tab.dispatch_ns[device]
         end = start + duration

@@ -62,7 +62,7 @@ class Tables(NamedTuple):
     stream_start: Int64  # [D + 1]
     stream_device: Int64  # [S]
     dispatch_ns: Int64  # [D]
-    parent: Int64  # [D]
+    domain: Int64  # [D] what a device shares with its siblings
     memory_limit: Int64  # [D]
     link_kind: Int64  # [P]
     link_latency: Int64  # [P]
@@ -108,7 +108,6 @@ def build_tables(problem: Problem, costs: Costs) -> Tables:
     tensor_bytes = [size for op in graph.ops for size in op.outputs]
     credit_rows = sorted((dst, src, graph.window - k) for (src, dst), k in credits.items())
     streams = [device.num_streams for device in cluster.devices]
-    parents = {name: i for i, name in enumerate(dict.fromkeys(d.parent for d in cluster.devices))}
     leaders = np.arange(graph.num_ops, dtype=np.int64)
     groups = [g for g in graph.groups if graph.group_members[g.name]]
     for group in groups:
@@ -152,7 +151,7 @@ def build_tables(problem: Problem, costs: Costs) -> Tables:
         stream_start=np.array([0, *np.cumsum(streams)], np.int64),
         stream_device=np.repeat(np.arange(cluster.num_devices, dtype=np.int64), streams),
         dispatch_ns=np.array(costs.dispatch_ns, np.int64),
-        parent=np.array([parents[d.parent] for d in cluster.devices], np.int64),
+        domain=np.array(cluster.domains, np.int64),
         memory_limit=np.array(
             [problem.memory_limit_bytes(d) for d in range(cluster.num_devices)], np.int64
         ),

@@ -42,7 +42,7 @@ class Workspace(NamedTuple):
     dirty: Int64  # [D]
     free_streams: Int64  # [D]
     running: Int64  # [D] ops that run
-    busy: Int64  # [D] by parent: devices that run an op
+    busy: Int64  # [D] by domain: devices that run an op
     stream_op: Int64  # [S] op, FREE or COPYING
     stream_iteration: Int64  # [S]
     stream_record: Int64  # [S] transfer record of a copy
