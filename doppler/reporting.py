@@ -260,7 +260,7 @@ def _notes(run: LearnRun) -> tuple[str, ...]:
         "Simulated periods use the cost table as it was calibrated, before stage III corrected it.",
         f"Stage III changed the plan {run.stage3_switches} times; getting ready took "
         f"{run.stage3_switch_ns / 1e6:.0f} ms in all.",
-        "The periods of single plans are medians over a few windows in turns, with bootstrap "
+        "The periods of single plans are medians over 10 windows in turns, with bootstrap "
         "intervals; the ratio comes from interleaved ABBA blocks.",
     ]
     if run.from_cache:

@@ -28,8 +28,8 @@ from doppler.session import JobSession
 from doppler.stage3 import tune_on_job
 from executor.options import ExecutorOptions
 
-TURNS = 4
-TURN_ITERATIONS = 5
+TURNS = 10
+TURN_ITERATIONS = 4
 """Windows per plan of the table, and iterations per window."""
 
 
