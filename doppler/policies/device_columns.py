@@ -52,7 +52,7 @@ SPAN_GAP = int(DeviceColumn.SPAN_GAP)
 MAX_GAP = 20.0
 
 
-@cached(error_model="numpy", fastmath=FAST)
+@cached(error_model="numpy", fastmath=FAST, inline="always")
 def _set_neighbours(t: Tables, s: Workspace, op: int) -> None:
     num_devices = len(s.mask)
     for row in range(P_WORK, LOOPS + 1):
@@ -159,7 +159,7 @@ def _signed_log(value: float) -> float:
     return float(np.copysign(_log1p(abs(value)), value))
 
 
-@cached(error_model="numpy", fastmath=FAST)
+@cached(error_model="numpy", fastmath=FAST, inline="always")
 def _set_bills(t: Tables, s: Workspace, op: int) -> None:
     """Transfers that a device makes unavoidable: producers of the same consumers are elsewhere.
 
@@ -179,7 +179,7 @@ def _set_bills(t: Tables, s: Workspace, op: int) -> None:
                 s.scratch[BILL, device] += min(t.out_comm[slot], elsewhere)
 
 
-@cached(error_model="numpy", fastmath=FAST)
+@cached(error_model="numpy", fastmath=FAST, inline="always")
 def _per_placed(s: Workspace, meta: int) -> float:
     """1 / placed ops of a meta-op, 1 where there are none."""
     placed = 0
@@ -188,7 +188,7 @@ def _per_placed(s: Workspace, meta: int) -> float:
     return 1.0 / max(1, placed)
 
 
-@cached(error_model="numpy", fastmath=FAST)
+@cached(error_model="numpy", fastmath=FAST, inline="always")
 def _set_relatives(t: Tables, s: Workspace, op: int) -> None:
     """Shares of siblings, parents' siblings, and producers of the same consumers per device."""
     num_devices = len(s.mask)
@@ -218,7 +218,7 @@ def _set_relatives(t: Tables, s: Workspace, op: int) -> None:
             y[device, PARTNER_SHARE] += s.partner_count[consumer, device] * share
 
 
-@cached(error_model="numpy", fastmath=FAST)
+@cached(error_model="numpy", fastmath=FAST, inline="always")
 def _z_scores(y: np.ndarray, num_devices: int) -> None:  # type: ignore[type-arg]
     for column in range(NUM_PAPER):
         mean, square = 0.0, 0.0

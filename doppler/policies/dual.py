@@ -15,6 +15,7 @@ from doppler.policies.config import Learned, PolicyConfig, PolicyKind
 from doppler.policies.features import GraphTensors, graph_tensors
 from doppler.policies.place import MASKED, PlaceHead, PlacePolicy
 from doppler.policies.place_kernel import compiled_logits
+from doppler.policies.placed_means import placed_means
 from doppler.policies.sampling import (
     Rollouts,
     SampleMode,
@@ -188,21 +189,13 @@ def _place_logs(head: PlaceHead, rollouts: Rollouts) -> tuple[Tensor, Tensor]:
     rows = torch.nonzero(masks.sum(dim=1) > 1)[:, 0]
     orders, devices = torch.from_numpy(rollouts.orders), torch.from_numpy(rollouts.devices)
     means = placed_means(head.placed, orders, devices, masks.shape[1])
-    columns = torch.from_numpy(rollouts.columns).flatten(0, 1).index_select(0, rows)
-    inputs = torch.cat([columns, means.flatten(0, 1).index_select(0, rows)], dim=2)
+    columns, means = torch.from_numpy(rollouts.columns).flatten(0, 1), means.flatten(0, 1)
+    if len(rows) < len(columns):
+        columns, means = columns.index_select(0, rows), means.index_select(0, rows)
+    inputs = torch.cat([columns, means], dim=2)
     logits = compiled_logits(head, orders.flatten()[rows], inputs)
     logits = (logits / rollouts.temperature.place).masked_fill(~masks[rows], MASKED)
     return rows, torch.log_softmax(logits, dim=1)
-
-
-def placed_means(placed_NP: Tensor, orders: Tensor, devices: Tensor, num_devices: int) -> Tensor:
-    """Returns the mean of `placed` over the ops on each device before a step, B x N x D x P."""
-    here = nn.functional.one_hot(devices, num_devices).to(placed_NP.dtype)
-    placed = placed_NP.index_select(0, orders.flatten()).view(*orders.shape, -1)
-    terms = here[..., None] * placed[:, :, None, :]
-    before = terms.cumsum(dim=1) - terms
-    counts = here.cumsum(dim=1) - here
-    return before / counts.clamp(min=1.0)[..., None]
 
 
 def _initialise(policy: DualPolicy, seed: int) -> None:

@@ -21,11 +21,11 @@ from doppler.policies.dual import (
     Encoded,
     PolicyInputs,
     head_arrays,
-    placed_means,
 )
 from doppler.policies.episodes import REPLAY, SAMPLE, set_logits, uniform
 from doppler.policies.place import MASKED
 from doppler.policies.place_kernel import compiled_logits
+from doppler.policies.placed_means import placed_means
 from doppler.policies.sampling import SampleMode
 from doppler.policies.tables import Heads, Singles, Tables, make_workspace
 from doppler.policies.timeline import place, reset, set_mask, set_times

@@ -1,11 +1,12 @@
-"""PLC's logits of many decisions with their gradients, compiled: one pass, nothing kept per row.
+"""PLC's logits of many decisions with their gradients, in blocks that stay in the cache.
 
 The forward pass is `place_logits`; the backward pass works the hidden layer out again, which is
-cheaper than storing R x D x K numbers.
+cheaper than storing R x D x K numbers. Products of matrices are torch's, the rest is compiled.
 
 Legend: R decisions, D devices, C = F + P input columns, K head width.
 """
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,8 @@ from doppler.policies.tables import Singles
 from simulator.machine_code import cached
 
 SLOPE = np.float32(LEAKY_SLOPE)
+BLOCK_NUMBERS = 1 << 16
+"""Numbers of the hidden layer that are worked on at a time: 256 KiB."""
 
 
 def compiled_logits(head: PlaceHead, ops_R: Tensor, inputs_RDC: Tensor) -> Tensor:
@@ -36,87 +39,81 @@ def compiled_logits(head: PlaceHead, ops_R: Tensor, inputs_RDC: Tensor) -> Tenso
 class _CompiledLogits(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, num_fixed: int, *arguments: Tensor) -> Tensor:
-        arrays = tuple(np.ascontiguousarray(value.detach().numpy()) for value in arguments)
-        ctx.arrays, ctx.num_fixed = arrays, num_fixed
-        return torch.from_numpy(_forward(*arrays))
+        x, w, own, device, output, ops = (value.detach().contiguous() for value in arguments)
+        ctx.num_fixed, ctx.tensors = num_fixed, (x, w, own, device, output, ops)
+        logits = np.empty(x.shape[:2], np.float32)
+        for rows, hidden in _blocks(x, w):
+            terms = (own.numpy(), device.numpy(), output.numpy(), ops[rows].numpy())
+            _set_logits(hidden.numpy(), *terms, logits[rows])
+        return torch.from_numpy(logits)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        grad = np.ascontiguousarray(grads[0].numpy())
-        x, w, own, device, output, ops = ctx.arrays
-        parts = _backward(x, w, own, device, output, ops, ctx.num_fixed, grad)
-        return (None, *(torch.from_numpy(part) for part in parts), None)
+        x, w, own, device, output, ops = ctx.tensors
+        grad = grads[0].contiguous().numpy()
+        free = w[ctx.num_fixed :].t()
+        grad_x, grad_w = torch.zeros_like(x), torch.zeros_like(w)
+        parts = (torch.zeros_like(own), torch.zeros_like(device), torch.zeros_like(output))
+        sums = tuple(part.numpy() for part in parts)
+        for rows, hidden in _blocks(x, w):
+            terms = (own.numpy(), device.numpy(), output.numpy(), ops[rows].numpy())
+            _set_slopes(hidden.numpy(), *terms, grad[rows], *sums)
+            slopes = hidden.flatten(0, 1)
+            grad_w.addmm_(x[rows].flatten(0, 1).t(), slopes)
+            grad_x[rows, :, ctx.num_fixed :] = (slopes @ free).view(*hidden.shape[:2], -1)
+        return (None, grad_x, grad_w, *parts, None)
+
+
+def _blocks(x: Tensor, w: Tensor) -> Iterator[tuple[slice, Tensor]]:
+    """Yields rows and their x w, rows x D x K, in a buffer that the next block overwrites."""
+    num_devices, width = x.shape[1], w.shape[1]
+    most = max(1, BLOCK_NUMBERS // (num_devices * width))
+    buffer = x.new_empty(min(most, len(x)) * num_devices, width)
+    for first in range(0, len(x), most):
+        part = x[first : first + most]
+        product = buffer[: len(part) * num_devices]
+        torch.mm(part.flatten(0, 1), w, out=product)
+        yield slice(first, first + len(part)), product.view(len(part), num_devices, width)
 
 
 @cached(fastmath=True)
-def _set_hidden(
-    x: Singles, w: Singles, own: Singles, device: Singles, op: int, r: int, d: int, hidden: Singles
+def _set_logits(
+    hidden: Singles, own: Singles, device: Singles, output: Singles, ops: Ints, logits: Singles
 ) -> None:
-    width, columns = w.shape[1], w.shape[0]
-    for k in range(width):
-        hidden[k] = own[op, k] + device[d, k]
-    for c in range(0, columns - 1, 2):
-        first, second = x[r, d, c], x[r, d, c + 1]
-        for k in range(width):
-            hidden[k] += first * w[c, k] + second * w[c + 1, k]
-    if columns % 2:
-        last = x[r, d, columns - 1]
-        for k in range(width):
-            hidden[k] += last * w[columns - 1, k]
-
-
-@cached(fastmath=True)
-def _forward(
-    x: Singles, w: Singles, own: Singles, device: Singles, output: Singles, ops: Ints
-) -> Singles:
-    rows, num_devices, _ = x.shape
-    logits = np.empty((rows, num_devices), np.float32)
-    hidden = np.empty(w.shape[1], np.float32)
+    rows, num_devices, width = hidden.shape
     for r in range(rows):
+        op = ops[r]
         for d in range(num_devices):
-            _set_hidden(x, w, own, device, ops[r], r, d, hidden)
             total = np.float32(0.0)
-            for k in range(len(hidden)):
-                total += max(hidden[k], SLOPE * hidden[k]) * output[k]
+            for k in range(width):
+                value = hidden[r, d, k] + own[op, k] + device[d, k]
+                total += max(value, SLOPE * value) * output[k]
             logits[r, d] = total
-    return logits
 
 
 @cached(fastmath=True)
-def _backward(
-    x: Singles,
-    w: Singles,
+def _set_slopes(
+    hidden: Singles,
     own: Singles,
     device: Singles,
     output: Singles,
     ops: Ints,
-    num_fixed: int,
     grad: Singles,
-) -> tuple[Singles, Singles, Singles, Singles, Singles]:
-    rows, num_devices, columns = x.shape
-    width = w.shape[1]
-    grad_x, grad_w = np.zeros_like(x), np.zeros_like(w)
-    grad_own, grad_device = np.zeros_like(own), np.zeros_like(device)
-    grad_output = np.zeros_like(output)
-    hidden, slope = np.empty(width, np.float32), np.empty(width, np.float32)
+    grad_own: Singles,
+    grad_device: Singles,
+    grad_output: Singles,
+) -> None:
+    """Overwrites `hidden` with the gradient that it gets, and adds up those of the terms."""
+    rows, num_devices, width = hidden.shape
     for r in range(rows):
         op = ops[r]
         for d in range(num_devices):
             g = grad[r, d]
-            _set_hidden(x, w, own, device, op, r, d, hidden)
             for k in range(width):
-                active = np.float32(1.0) if hidden[k] > 0.0 else SLOPE
-                grad_output[k] += g * active * hidden[k]
-                slope[k] = g * active * output[k]
-                grad_own[op, k] += slope[k]
-                grad_device[d, k] += slope[k]
-            for c in range(columns):
-                value = x[r, d, c]
-                for k in range(width):
-                    grad_w[c, k] += value * slope[k]
-            for c in range(num_fixed, columns):
-                total = np.float32(0.0)
-                for k in range(width):
-                    total += w[c, k] * slope[k]
-                grad_x[r, d, c] = total
-    return grad_x, grad_w, grad_own, grad_device, grad_output
+                value = hidden[r, d, k] + own[op, k] + device[d, k]
+                active = np.float32(1.0) if value > 0.0 else SLOPE
+                grad_output[k] += g * active * value
+                slope = g * active * output[k]
+                hidden[r, d, k] = slope
+                grad_own[op, k] += slope
+                grad_device[d, k] += slope

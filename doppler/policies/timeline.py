@@ -40,7 +40,7 @@ def reset(t: Tables, s: Workspace) -> None:
             s.memory[s.group_device[group]] += t.group_bytes[group]
 
 
-@cached(error_model="numpy", fastmath=FAST)
+@cached(error_model="numpy", fastmath=FAST, inline="always")
 def known_device(t: Tables, s: Workspace, op: int) -> int:
     """Returns where `op` is or must go, -1 if that is open."""
     if s.device[op] >= 0:
@@ -92,7 +92,7 @@ def set_mask(t: Tables, s: Workspace, op: int) -> int:
     return count
 
 
-@cached(error_model="numpy", fastmath=FAST)
+@cached(error_model="numpy", fastmath=FAST, inline="always")
 def _order_inputs(t: Tables, s: Workspace, op: int) -> None:
     """Sorts the inputs by the end of their producers: a wire serves requests as they come."""
     order = s.input_order
@@ -105,7 +105,7 @@ def _order_inputs(t: Tables, s: Workspace, op: int) -> None:
         order[slot] = edge
 
 
-@cached(error_model="numpy", fastmath=FAST)
+@cached(error_model="numpy", fastmath=FAST, inline="always")
 def _send_inputs(t: Tables, s: Workspace, op: int, device: int) -> float:
     """Returns when all inputs are on `device`; moves `trial_free` on by the transfers."""
     ready = 0.0
@@ -157,7 +157,7 @@ def set_times(t: Tables, s: Workspace, op: int, first: int, last: int) -> None:
         s.logits[device] = free
 
 
-@cached(error_model="numpy", fastmath=FAST)
+@cached(error_model="numpy", fastmath=FAST, inline="always")
 def _commit_inputs(t: Tables, s: Workspace, op: int, device: int) -> None:
     """Sends the inputs of `op` to `device` for good."""
     for index in range(t.in_ptr[op + 1] - t.in_ptr[op]):
@@ -197,7 +197,7 @@ def _add_gap(s: Workspace, device: int, start: float, end: float) -> None:
     s.gap_end[device, slot] = end
 
 
-@cached(error_model="numpy", fastmath=FAST)
+@cached(error_model="numpy", fastmath=FAST, inline="always")
 def _split_gap(s: Workspace, device: int, gap: int, start: float, end: float) -> None:
     """Takes [start, end] out of a gap; what is left before and after stays."""
     before, after = s.gap_start[device, gap], s.gap_end[device, gap]

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from doppler.core.errors import ConfigError
+from doppler.policies import place_kernel
 from doppler.policies.columns import DeviceColumn
 from doppler.policies.config import Learned, PolicyConfig, PolicyKind
 from doppler.policies.dual import DualPolicy, log_probs, policy_inputs
@@ -13,6 +14,7 @@ from doppler.policies.encoder import path_sums
 from doppler.policies.features import graph_tensors
 from doppler.policies.place import place_logits
 from doppler.policies.place_kernel import compiled_logits
+from doppler.policies.placed_means import placed_means
 from doppler.policies.sampling import SampleMode, Temperature
 from doppler.policies.sequence_softmax import sequence_softmax
 from tests.policies.conformance import check_episodes, check_log_probs, check_policy
@@ -192,7 +194,9 @@ def test_settings_out_of_range_are_refused():
         Temperature(select=0.0)
 
 
-def test_compiled_logits_equal_the_plain_ones_with_all_gradients():
+@pytest.mark.parametrize("block", [place_kernel.BLOCK_NUMBERS, 4 * 3 * 8, 1])
+def test_compiled_logits_equal_the_plain_ones_with_all_gradients(block, monkeypatch):
+    monkeypatch.setattr(place_kernel, "BLOCK_NUMBERS", block)
     inputs = policy_inputs(assignment_of(layered(4)), SMALL)
     policy = randomised(SMALL)
     generator = torch.Generator().manual_seed(1)
@@ -215,3 +219,22 @@ def test_compiled_logits_equal_the_plain_ones_with_all_gradients():
     assert len(results[0]) == len(results[1]) > 10
     for ours, theirs in zip(*results, strict=True):
         assert torch.allclose(ours, theirs, rtol=1e-4, atol=1e-4)
+
+
+def test_placed_means_are_those_of_the_ops_before_with_gradients():
+    generator = torch.Generator().manual_seed(3)
+    num_ops, num_devices = 7, 3
+    placed = torch.randn(num_ops, 4, generator=generator, requires_grad=True)
+    orders = torch.stack([torch.randperm(num_ops, generator=generator) for _ in range(5)])
+    devices = torch.randint(num_devices, orders.shape, generator=generator)
+    weights = torch.randn(*orders.shape, num_devices, 4, generator=generator)
+    expected = torch.zeros_like(weights)
+    for row, step, device in itertools.product(range(5), range(num_ops), range(num_devices)):
+        before = orders[row, :step][devices[row, :step] == device]
+        if len(before):
+            expected[row, step, device] = placed[before].mean(dim=0)
+    means = placed_means(placed, orders, devices, num_devices)
+    assert torch.allclose(means, expected, atol=1e-6)
+    (ours,) = torch.autograd.grad((weights * means).sum(), placed)
+    (theirs,) = torch.autograd.grad((weights * expected).sum(), placed)
+    assert torch.allclose(ours, theirs, atol=1e-5)
