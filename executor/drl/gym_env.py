@@ -19,9 +19,11 @@ _UNKNOWN_STEP_FLOP_PER_VALUE = 1000.0  # a guess for a simulator that we cannot 
 class GymEnvironment:
     """n gymnasium environments in one process, stepped one after the other.
 
-    Actions in [-1, 1] are stretched to the action space's bounds. Copy i is seeded with a number
-    made of the seed and its global id, so sharding does not change what it does. State export is
-    refused: gymnasium has no way to ask an environment for all of its state.
+    Actions in [-1, 1] are stretched to the action space's bounds. Every episode of a copy is seeded
+    with a number made of the seed, its global id and the episode, so sharding does not change what
+    it does. gymnasium cannot be asked for an environment's state: what is exported are the actions
+    of the running episodes, and importing plays them again. That takes as long as they took, and
+    is refused where an environment does not repeat itself.
     """
 
     def __init__(self, make: str | Callable[[], Any], num_envs: int, first_env: int) -> None:
@@ -43,53 +45,91 @@ class GymEnvironment:
         self.num_envs = num_envs
         self._first_env = first_env
         self._obs = np.zeros((num_envs, self.obs_dim), np.float32)
+        self._seed = 0
+        self._episode = np.zeros(num_envs, np.int64)
+        self._played: list[list[NDArray[np.float32]]] = [[] for _ in range(num_envs)]
         self.state_bytes = self._obs.nbytes
         self.step_flop = _UNKNOWN_STEP_FLOP_PER_VALUE * (self.obs_dim + self.act_dim)
 
     def reset(self, seed: int) -> NDArray[np.float32]:
-        """Starts every copy with its own seed."""
-        for i, env in enumerate(self._envs):
-            sequence = np.random.SeedSequence((seed, self._first_env + i))
-            env_seed = int(sequence.generate_state(1)[0]) >> (32 - _RESET_SEED_BITS)
-            self._obs[i] = np.ravel(env.reset(seed=env_seed)[0])
+        """Starts episode 0 of every copy."""
+        self._seed = seed
+        self._episode[:] = 0
+        for i in range(self.num_envs):
+            self._begin(i)
         return self._obs
 
     def step(self, actions: NDArray[np.float32]) -> EnvironmentStep:
-        """Steps the copies in order; a copy that ended is reset at once."""
-        scaled = np.clip(actions, -1.0, 1.0) * self._half + self._centre
+        """Steps the copies in order; a copy that ended begins its next episode at once."""
         reward = np.zeros(self.num_envs, np.float32)
         terminated = np.zeros(self.num_envs, np.bool_)
         truncated = np.zeros(self.num_envs, np.bool_)
-        for i, env in enumerate(self._envs):
-            action = scaled[i].reshape(self._action_shape)
-            obs, reward[i], ended, cut, _ = env.step(action)
+        for i in range(self.num_envs):
+            reward[i], ended, cut = self._play(i, actions[i].copy())
             terminated[i], truncated[i] = ended, cut and not ended
             if ended or cut:
-                obs, _ = env.reset()
-            self._obs[i] = np.ravel(obs)
+                self._episode[i] += 1
+                self._begin(i)
         return EnvironmentStep(self._obs, reward, terminated, truncated)
 
     def export_state(self) -> dict[str, NDArray[np.generic]]:
-        """Refuses.
-
-        Raises:
-            ExecutionError: Always; the environment must stay on its device.
-        """
-        raise ExecutionError(
-            f"environment {self._name!r} cannot be moved: gymnasium environments do not export "
-            "their state, so pin the env groups to their devices"
-        )
+        """Returns the seed, the episodes' numbers, lengths and actions, and what is seen now."""
+        played = [action for actions in self._played for action in actions]
+        return {
+            "seed": np.array([self._seed], np.int64),
+            "episode": self._episode.copy(),
+            "elapsed": np.array([len(actions) for actions in self._played], np.int64),
+            "actions": np.array(played, np.float32).reshape(-1, self.act_dim),
+            "obs": self._obs.copy(),
+        }
 
     def import_state(self, state: Mapping[str, NDArray[np.generic]]) -> None:
-        """Refuses.
+        """Plays the running episodes again, up to where the exported state stood.
 
         Raises:
-            ExecutionError: Always.
+            ExecutionError: The state is of another environment, or the environment does not show
+                what it showed before.
         """
-        raise ExecutionError(
-            f"environment {self._name!r} cannot continue from {sorted(state)}: gymnasium "
-            "environments do not import state, so pin the env groups to their devices"
-        )
+        shapes: dict[str, tuple[int, ...]] = {
+            "seed": (1,),
+            "episode": (self.num_envs,),
+            "elapsed": (self.num_envs,),
+        }
+        shapes["obs"] = self._obs.shape
+        for name, shape in shapes.items():
+            found = state[name].shape if name in state else None
+            if found != shape:
+                raise ExecutionError(
+                    f"environment state {name!r} must have shape {list(shape)}, "
+                    f"but the imported state has {'nothing' if found is None else list(found)}"
+                )
+        self._seed = int(state["seed"][0])
+        self._episode[:] = state["episode"]
+        ends = np.cumsum(state["elapsed"])[:-1].astype(np.int64)
+        for i, actions in enumerate(np.split(np.asarray(state["actions"], np.float32), ends)):
+            self._begin(i)
+            for action in actions:
+                self._play(i, action)
+        if not np.array_equal(self._obs, state["obs"], equal_nan=True):
+            raise ExecutionError(
+                f"environment {self._name!r} cannot be moved: a repetition of its episodes from "
+                "their seeds does not show what it showed before"
+            )
+
+    def _begin(self, i: int) -> None:
+        """Starts the present episode of copy `i` from its own seed."""
+        sequence = np.random.SeedSequence((self._seed, self._first_env + i, int(self._episode[i])))
+        seed = int(sequence.generate_state(1)[0]) >> (32 - _RESET_SEED_BITS)
+        self._obs[i] = np.ravel(self._envs[i].reset(seed=seed)[0])
+        self._played[i] = []
+
+    def _play(self, i: int, action: NDArray[np.float32]) -> tuple[float, bool, bool]:
+        """Steps copy `i`; returns (reward, terminated, truncated)."""
+        scaled = np.clip(action, -1.0, 1.0) * self._half + self._centre
+        obs, reward, ended, cut, _ = self._envs[i].step(scaled.reshape(self._action_shape))
+        self._obs[i] = np.ravel(obs)
+        self._played[i].append(action)
+        return float(reward), bool(ended), bool(cut)
 
     def set_threads(self, num_threads: int) -> None:
         """Has no effect: the copies run in one thread."""

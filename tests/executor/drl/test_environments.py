@@ -6,6 +6,7 @@ import pytest
 
 from doppler.core.errors import ConfigError, ExecutionError
 from executor.drl.environments import TASKS, make_environment
+from executor.drl.gym_env import GymEnvironment
 from executor.drl.mujoco_env import MujocoEnvironment
 from executor.drl.pendulum import Pendulum
 from executor.drl.torso import observe_torso, progress
@@ -259,7 +260,7 @@ def test_an_unknown_name_suggests_the_nearest():
         make_environment("humanoide", 1, 0)
 
 
-def test_gymnasium_ids_work_and_refuse_to_move():
+def test_gymnasium_ids_work_and_sharding_changes_nothing():
     environment = make_environment("gym:Pendulum-v1", 2, 0)
     check_environment(environment, 0)
     assert (environment.obs_dim, environment.act_dim) == (3, 1)
@@ -267,12 +268,43 @@ def test_gymnasium_ids_work_and_refuse_to_move():
     assert np.array_equal(environment.reset(4)[1], shard.reset(4)[0])
     for _ in range(200):
         step = environment.step(np.ones((2, 1), np.float32))
+        alone = shard.step(np.ones((1, 1), np.float32))
     assert step.truncated.all()
-    with pytest.raises(ExecutionError, match="cannot be moved"):
-        environment.export_state()
-    with pytest.raises(ExecutionError, match="cannot continue"):
-        environment.import_state({})
+    assert np.array_equal(step.obs[1], alone.obs[0])  # the next episode's, from its own seed
     environment.close()
+
+
+@pytest.mark.parametrize("steps", [0, 1, 57, 230])
+def test_a_gymnasium_environment_moves_by_playing_its_episodes_again(steps):
+    name = "gym:InvertedPendulum-v5"
+    stays, moved = (make_environment(name, 3, 2) for _ in range(2))
+    stays.reset(5)
+    actions = actions_for(stays, steps + 40)
+    play(stays, actions[:steps])
+    moved.import_state(stays.export_state())
+    assert play(stays, actions[steps:]) == play(moved, actions[steps:])
+
+
+def test_a_gymnasium_environment_that_does_not_repeat_itself_is_not_moved():
+    class Drifting(gymnasium.Env):
+        observation_space = gymnasium.spaces.Box(-1.0, 1.0, (1,))
+        action_space = gymnasium.spaces.Box(-1.0, 1.0, (1,))
+        time = 0
+
+        def reset(self, *, seed=None, options=None):
+            return np.zeros(1, np.float32), {}
+
+        def step(self, action):
+            Drifting.time += 1
+            return np.full(1, Drifting.time, np.float32), 0.0, False, False, {}
+
+    stays, moved = GymEnvironment(Drifting, 1, 0), GymEnvironment(Drifting, 1, 0)
+    stays.reset(0)
+    play(stays, actions_for(stays, 3))
+    with pytest.raises(ExecutionError, match="does not show what it showed before"):
+        moved.import_state(stays.export_state())
+    with pytest.raises(ExecutionError, match=r"'obs' must have shape \[1, 1\], but .* has nothing"):
+        moved.import_state({name: a for name, a in stays.export_state().items() if name != "obs"})
 
 
 @pytest.mark.parametrize(
