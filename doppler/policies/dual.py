@@ -192,8 +192,7 @@ def _place_logs(head: PlaceHead, rollouts: Rollouts) -> tuple[Tensor, Tensor]:
     columns, means = torch.from_numpy(rollouts.columns).flatten(0, 1), means.flatten(0, 1)
     if len(rows) < len(columns):
         columns, means = columns.index_select(0, rows), means.index_select(0, rows)
-    inputs = torch.cat([columns, means], dim=2)
-    logits = compiled_logits(head, orders.flatten()[rows], inputs)
+    logits = compiled_logits(head, orders.flatten()[rows], columns, means)
     logits = (logits / rollouts.temperature.place).masked_fill(~masks[rows], MASKED)
     return rows, torch.log_softmax(logits, dim=1)
 

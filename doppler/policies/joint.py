@@ -119,9 +119,9 @@ class JointPolicy(DualPolicy):
         orders, devices = torch.from_numpy(rollouts.orders), torch.from_numpy(rollouts.devices)
         ops, steps = torch.from_numpy(rows.ops), torch.from_numpy(rows.steps)
         means = placed_means(encoded.head.placed, orders, devices, rows.masks.shape[1])
-        dynamic = torch.from_numpy(rows.columns)
-        columns = torch.cat([dynamic, means.flatten(0, 1).index_select(0, steps)], dim=2)
-        logits = compiled_logits(encoded.head, ops, columns).double()
+        means = means.flatten(0, 1).index_select(0, steps)
+        columns = torch.from_numpy(rows.columns)
+        logits = compiled_logits(encoded.head, ops, columns, means).double()
         logits = (logits + encoded.scores.index_select(0, ops)[:, None]) / rollouts.temperature
         logits = logits.masked_fill(~torch.from_numpy(rows.masks), MASKED)
         count = orders.numel()

@@ -24,23 +24,23 @@ BLOCK_NUMBERS = 1 << 16
 """Numbers of the hidden layer that are worked on at a time: 256 KiB."""
 
 
-def compiled_logits(head: PlaceHead, ops_R: Tensor, inputs_RDC: Tensor) -> Tensor:
-    """Returns logits, R x D; inputs are the dynamic columns followed by the placed ops' means.
-
-    The dynamic columns are data and get no gradient.
-    """
+def compiled_logits(
+    head: PlaceHead, ops_R: Tensor, columns_RDF: Tensor, means_RDP: Tensor
+) -> Tensor:
+    """Returns logits, R x D; the columns are data and get no gradient."""
     weights_CK = torch.cat([head.dynamic, head.lift])
     logits: Tensor = _CompiledLogits.apply(  # type: ignore[no-untyped-call]
-        len(head.dynamic), inputs_RDC, weights_CK, head.own, head.device, head.output, ops_R
+        columns_RDF, means_RDP, weights_CK, head.own, head.device, head.output, ops_R
     )
-    return logits - prior_penalty(head, inputs_RDC.detach())
+    return logits - prior_penalty(head, columns_RDF)
 
 
 class _CompiledLogits(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, num_fixed: int, *arguments: Tensor) -> Tensor:
-        x, w, own, device, output, ops = (value.detach().contiguous() for value in arguments)
-        ctx.num_fixed, ctx.tensors = num_fixed, (x, w, own, device, output, ops)
+    def forward(ctx: Any, columns: Tensor, means: Tensor, *arguments: Tensor) -> Tensor:
+        w, own, device, output, ops = (value.detach().contiguous() for value in arguments)
+        x = torch.cat([columns, means], dim=2)
+        ctx.num_fixed, ctx.tensors = columns.shape[2], (x, w, own, device, output, ops)
         logits = np.empty(x.shape[:2], np.float32)
         for rows, hidden in _blocks(x, w):
             terms = (own.numpy(), device.numpy(), output.numpy(), ops[rows].numpy())
@@ -52,7 +52,8 @@ class _CompiledLogits(torch.autograd.Function):
         x, w, own, device, output, ops = ctx.tensors
         grad = grads[0].contiguous().numpy()
         free = w[ctx.num_fixed :].t()
-        grad_x, grad_w = torch.zeros_like(x), torch.zeros_like(w)
+        grad_w = torch.zeros_like(w)
+        grad_means = x.new_empty(*x.shape[:2], len(w) - ctx.num_fixed)
         parts = (torch.zeros_like(own), torch.zeros_like(device), torch.zeros_like(output))
         sums = tuple(part.numpy() for part in parts)
         for rows, hidden in _blocks(x, w):
@@ -60,8 +61,8 @@ class _CompiledLogits(torch.autograd.Function):
             _set_slopes(hidden.numpy(), *terms, grad[rows], *sums)
             slopes = hidden.flatten(0, 1)
             grad_w.addmm_(x[rows].flatten(0, 1).t(), slopes)
-            grad_x[rows, :, ctx.num_fixed :] = (slopes @ free).view(*hidden.shape[:2], -1)
-        return (None, grad_x, grad_w, *parts, None)
+            torch.mm(slopes, free, out=grad_means[rows].flatten(0, 1))
+        return (None, grad_means, grad_w, *parts, None)
 
 
 def _blocks(x: Tensor, w: Tensor) -> Iterator[tuple[slice, Tensor]]:

@@ -209,10 +209,7 @@ def test_compiled_logits_equal_the_plain_ones_with_all_gradients(block, monkeypa
         means.requires_grad_()
         policy.zero_grad()
         head = policy.place(inputs.graph)
-        if plain:
-            logits = place_logits(head, ops, columns, means)
-        else:
-            logits = compiled_logits(head, ops, torch.cat([columns, means], dim=2))
+        logits = (place_logits if plain else compiled_logits)(head, ops, columns, means)
         (weights * logits).sum().backward()
         grads = [p.grad.clone() for p in policy.place.parameters() if p.grad is not None]
         results.append([logits.detach(), means.grad, *grads])
