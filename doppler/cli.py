@@ -229,6 +229,11 @@ def _main(words: list[str]) -> int:
     except DopplerError as error:
         print(f"doppler: {error}", file=sys.stderr)
         return USER_ERROR
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        print(f"doppler: a file cannot be read or written: {error}", file=sys.stderr)
+        return USER_ERROR
     except KeyboardInterrupt:
         print("doppler: interrupted; all workers are stopped", file=sys.stderr)
         return INTERRUPTED

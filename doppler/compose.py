@@ -38,12 +38,15 @@ def compose_config(schema: type[Any], words: Sequence[str]) -> Any:
     try:
         with initialize(version_base=None, config_path=None):
             composed = compose(config_name=schema.__name__, overrides=list(words))
-        return OmegaConf.to_object(composed)
+        config: Any = OmegaConf.to_object(composed)
     except ConfigError:
         raise
     except (HydraException, OmegaConfBaseException) as error:
         cause = error.__cause__ or error
         raise ConfigError(_first_line(cause)) from error
+    if getattr(config, "seed", 0) < 0:
+        raise ConfigError(f"seed is at least 0, and it is {config.seed}")
+    return config
 
 
 def overridden_keys(words: Sequence[str]) -> frozenset[str]:

@@ -49,7 +49,7 @@ def at_least(owner: object, low: float, *names: str) -> None:
     """
     for name in names:
         value = getattr(owner, name)
-        if value < low:
+        if not value >= low:  # not a number is below everything, too
             raise ConfigError(
                 f"{type(owner).__name__}: {name} is at least {low:g}, and it is {value}"
             )

@@ -94,6 +94,8 @@ class PlanConfig(GraphConfig):
 
     def __post_init__(self) -> None:
         GraphConfig.__post_init__(self)
+        if self.seconds is not None and not 0.0 < self.seconds < float("inf"):
+            raise ConfigError(f"seconds is finite and above 0, and it is {self.seconds}")
         if self.budget is None:
             self.budget = 3000 if self.seconds is None else 1 << 40
         at_least(self, 1, "budget")
@@ -162,6 +164,8 @@ class SimulateConfig(GraphConfig):
         GraphConfig.__post_init__(self)
         at_least(self, 1, "iterations")
         at_least(self, 0.0, "robustness")
+        if self.robustness >= 1.0:
+            raise ConfigError(f"robustness is below 1 (0.2 = 20 %), and it is {self.robustness}")
 
 
 @dataclass(slots=True, kw_only=True)
