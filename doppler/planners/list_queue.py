@@ -44,6 +44,7 @@ def assign_when_ready(
     """
     num_ops, num_devices = t.times_VD.shape
     device_U, domain_UD, free_D, present_TD, readers_T = fresh_state(t, FIT_ALL)
+    counted_D = free_D if fit else free_D.copy()  # tensors take room only where they must fit
     first_S = first_streams(t)
     end_S, running_S = np.full(first_S[num_devices], np.inf), np.full(first_S[num_devices], -1)
     start_V, end_V, arrival_V = np.zeros(num_ops), np.zeros(num_ops), np.zeros(num_ops)
@@ -110,7 +111,7 @@ def assign_when_ready(
                 if not fully_linked:
                     narrow(t, unit, best, domain_UD)
             stored_D[best] += need(t, op, best, present_TD, 1)
-            store(t, op, best, free_D, present_TD, readers_T, fit, versions if fit else 0)
+            store(t, op, best, counted_D, present_TD, readers_T, fit, versions)
             arrival_V[op] = arrival_RD[0, best]
             queued_D[best] += t.times_VD[op, best]
             waiting[num_waiting] = op

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from doppler.core.cluster import Cluster, Device, Link
 from doppler.core.costs import make_costs
-from doppler.core.graph import DataflowGraph, Edge, Op
+from doppler.core.graph import DataflowGraph, Edge, Group, Op
 from doppler.core.plan import check_plan
 from doppler.core.problem import Problem
 from doppler.core.runtime import INFEASIBLE_NS
@@ -203,6 +203,37 @@ def test_every_rule_is_legal_under_every_fit(case, memory_bytes):
             assert lists.mask.is_legal(schedule.devices_U), rule
             placed = schedule.priority_V[lists.mask.unit_V != NO_UNIT]
             assert len(set(placed.tolist())) == len(placed), rule
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("fit", Fit)
+def test_a_guided_rule_places_all_where_no_plan_fits_in_memory(rule, fit):
+    """State 31 and 3 of 40 bytes, a resident input of 18, one link only: all ops go to one device.
+
+    Fails where tensors that need not fit still take the room of state: found by the property above.
+    """
+    ops = (
+        Op(kind="input", name="x", outputs=(18,)),
+        Op(kind="a", name="o1", outputs=(10,), group="g1"),
+        Op(kind="b", name="o2", outputs=(16,)),
+        Op(kind="a", name="o3", outputs=(3,), group="g1"),
+        Op(kind="b", name="o4", outputs=(5,), group="g0"),
+        Op(kind="b", name="o6", outputs=(4,), group="g1"),
+    )
+    edges = (Edge(0, 0, 3), Edge(3, 0, 4), Edge(0, 0, 4), Edge(4, 0, 5))
+    graph = DataflowGraph(
+        name="full", ops=ops, edges=edges, groups=(Group("g0", 3), Group("g1", 31))
+    )
+    devices = tuple(
+        Device(name=f"d{i}", kind="cpu", parent="p", copy_engines=0, memory_bytes=40)
+        for i in range(2)
+    )
+    cluster = Cluster(name="one_way", devices=devices, links=(Link(src="d1", dst="d0"),))
+    problem = Problem(graph=graph, cluster=cluster)
+    times = ((0, 0), (27, 12), (24, 28), (13, 1), (8, 30), (12, 29))
+    lists = make_list_scheduler(problem, make_costs(problem, times))
+    schedule = getattr(lists, rule)(fit=fit)
+    assert lists.mask.is_legal(schedule.devices_U)
 
 
 def test_rules_are_asked_again_where_memory_overflows():
