@@ -110,15 +110,10 @@ class DualPolicy(nn.Module):
     ) -> Rollouts:
         """Returns a batch of episodes of the policy as it is."""
         with torch.no_grad():
-            heads = head_arrays(self.encode(inputs))
-        return sample_episodes(
-            inputs.tables,
-            heads,
-            num_episodes,
-            rng,
-            temperature=temperature or Temperature(),
-            mode=mode,
-            threads=threads,
+            encoded = self.encode(inputs)
+        temperature = temperature or Temperature()
+        return self.episodes(
+            inputs, encoded, num_episodes, rng, temperature=temperature, mode=mode, threads=threads
         )
 
     def replay(
@@ -130,10 +125,56 @@ class DualPolicy(nn.Module):
     ) -> Rollouts:
         """Returns given episodes with the columns and log-probabilities of the policy as it is."""
         with torch.no_grad():
-            heads = head_arrays(self.encode(inputs))
-        return replay_episodes(
-            inputs.tables, heads, orders_BN, devices_BN, temperature or Temperature()
+            encoded = self.encode(inputs)
+        return self.replayed(inputs, encoded, orders_BN, devices_BN, temperature or Temperature())
+
+    def episodes(
+        self,
+        inputs: PolicyInputs,
+        encoded: Encoded,
+        num_episodes: int,
+        rng: np.random.Generator,
+        *,
+        temperature: Temperature,
+        mode: SampleMode = SampleMode.sample,
+        threads: int = 1,
+    ) -> Rollouts:
+        """Returns a batch of episodes of the policy as it was encoded."""
+        return sample_episodes(
+            inputs.tables,
+            head_arrays(encoded),
+            num_episodes,
+            rng,
+            temperature=temperature,
+            mode=mode,
+            threads=threads,
         )
+
+    def replayed(
+        self,
+        inputs: PolicyInputs,
+        encoded: Encoded,
+        orders_BN: Ints,
+        devices_BN: Ints,
+        temperature: Temperature,
+    ) -> Rollouts:
+        """Returns given episodes with the columns and log-probabilities of the encoded policy."""
+        return replay_episodes(
+            inputs.tables, head_arrays(encoded), orders_BN, devices_BN, temperature
+        )
+
+    def decide(self, inputs: PolicyInputs, encoded: Encoded, rollouts: Rollouts) -> Decisions:
+        """Returns log-probabilities and entropies of all decisions, with gradients."""
+        del inputs  # the episodes hold all that the heads need
+        return log_probs(encoded, rollouts)
+
+    def teacher_log_prob(
+        self, encoded: Encoded, decisions: Decisions, rollouts: Rollouts
+    ) -> Tensor:
+        """Returns SEL's mean log-probability of the teacher's candidates, a scalar."""
+        labels = torch.from_numpy(rollouts.teacher_select)
+        score = (labels * encoded.scores).sum() / rollouts.temperature.select
+        return (score - decisions.select_totals.sum()) / labels.numel()
 
 
 def head_arrays(encoded: Encoded) -> Heads:

@@ -9,8 +9,8 @@ Source: Ross et al. 2011 (DAgger); DOPPLER section 5, stage I.
 import torch
 from torch import Tensor
 
-from doppler.policies.dual import Decisions, Encoded, head_arrays, log_probs
-from doppler.policies.sampling import Rollouts, Temperature, replay_episodes
+from doppler.policies.dual import Decisions, DualPolicy, Encoded
+from doppler.policies.sampling import Rollouts, Temperature
 from doppler.training.config import ImitationConfig, Stage
 from doppler.training.learner import Learner, torch_threads
 from doppler.training.metrics import OnRecord, TrainingRecord
@@ -42,8 +42,8 @@ def imitation_update(learner: Learner, config: ImitationConfig) -> TrainingRecor
         threads=learner.threads,
     )
     encoded = learner.policy.encode(learner.inputs)
-    decisions = log_probs(encoded, rollouts)
-    loss = teacher_loss(encoded, decisions, rollouts)
+    decisions = learner.policy.decide(learner.inputs, encoded, rollouts)
+    loss = teacher_loss(learner.policy, encoded, decisions, rollouts)
     norm = learner.step(loss, max_gradient=1.0)
     progress.update += 1
     progress.episodes += config.batch
@@ -74,10 +74,8 @@ def elite_update(learner: Learner, config: ImitationConfig) -> TrainingRecord:
     learner.set_learning_rate(config.learning_rate.at(progress.fraction))
     encoded = learner.policy.encode(learner.inputs)
     orders, devices = learner.elites.episodes(learner.elites.draw(config.batch, learner.rng))
-    rollouts = replay_episodes(
-        learner.inputs.tables, head_arrays(encoded), orders, devices, Temperature()
-    )
-    decisions = log_probs(encoded, rollouts)
+    rollouts = learner.policy.replayed(learner.inputs, encoded, orders, devices, Temperature())
+    decisions = learner.policy.decide(learner.inputs, encoded, rollouts)
     choices = max(1, len(decisions.place_rows))
     select, place = decisions.select.mean(), decisions.place.sum() / choices
     loss = -(config.select_elite_weight * select + place)
@@ -87,11 +85,11 @@ def elite_update(learner: Learner, config: ImitationConfig) -> TrainingRecord:
     return _record(learner, decisions, loss, norm, temperature=1.0)
 
 
-def teacher_loss(encoded: Encoded, decisions: Decisions, rollouts: Rollouts) -> Tensor:
+def teacher_loss(
+    policy: DualPolicy, encoded: Encoded, decisions: Decisions, rollouts: Rollouts
+) -> Tensor:
     """Returns the mean cross-entropy per decision to the teacher's labels, SEL plus PLC."""
-    labels = torch.from_numpy(rollouts.teacher_select)
-    score = (labels * encoded.scores).sum() / rollouts.temperature.select
-    select = (decisions.select_totals.sum() - score) / labels.numel()
+    select = -policy.teacher_log_prob(encoded, decisions, rollouts)
     if not len(decisions.place_rows):
         return select
     teacher = torch.from_numpy(rollouts.teacher).flatten(0, 1)[decisions.place_rows]

@@ -16,14 +16,12 @@ from torch import Tensor
 
 from doppler.core.runtime import INFEASIBLE_NS
 from doppler.policies.assignment import Floats, Ints
-from doppler.policies.dual import Decisions, DualPolicy, PolicyInputs, head_arrays, log_probs
+from doppler.policies.dual import Decisions, DualPolicy, PolicyInputs
 from doppler.policies.sampling import (
     Rollouts,
     Temperature,
     join_rollouts,
     plan_arrays,
-    replay_episodes,
-    sample_episodes,
 )
 from doppler.training.config import ReinforceConfig, Stage
 from doppler.training.elites import Elite, EliteBuffer
@@ -155,14 +153,8 @@ def study(
     temperature = Temperature(select=value, place=value)
     # One encoding serves sampling and learning: the weights do not change in between.
     encoded = policy.encode(lesson.inputs)
-    heads = head_arrays(encoded)
-    rollouts = sample_episodes(
-        lesson.inputs.tables,
-        heads,
-        config.batch,
-        rng,
-        temperature=temperature,
-        threads=threads,
+    rollouts = policy.episodes(
+        lesson.inputs, encoded, config.batch, rng, temperature=temperature, threads=threads
     )
     values_B = lesson.evaluate(*plan_arrays(lesson.inputs.assignment, rollouts))
     elites = lesson.elites.draw(config.elite_batch, rng)
@@ -170,9 +162,9 @@ def study(
     batch = rollouts
     if elites:
         orders, devices = lesson.elites.episodes(elites)
-        replayed = replay_episodes(lesson.inputs.tables, heads, orders, devices, temperature)
+        replayed = policy.replayed(lesson.inputs, encoded, orders, devices, temperature)
         batch = join_rollouts(rollouts, replayed)
-    decisions = log_probs(encoded, batch)
+    decisions = policy.decide(lesson.inputs, encoded, batch)
     advantages_B = leave_one_out(values_B, lesson.reference_ns, config.advantage_floor)
     gains = elite_gains(values_B, elites, lesson.reference_ns, config.elite_scale)
     loss = _loss(decisions, batch, advantages_B, gains, config, config.entropy_weight.at(fraction))

@@ -9,7 +9,7 @@ from doppler.core.costs import make_costs
 from doppler.core.graph import DataflowGraph, Edge
 from doppler.core.problem import Problem
 from doppler.policies.build import build_assignment
-from doppler.policies.dual import log_probs, policy_inputs
+from doppler.policies.dual import policy_inputs
 from doppler.policies.sampling import SampleMode, Temperature
 from tests.policies.problems import layered
 
@@ -67,7 +67,7 @@ def check_episodes(assignment, rollouts):
 
 def check_log_probs(policy, inputs, rollouts):
     """Sampler and network agree on every decision (trap 13)."""
-    decisions = log_probs(policy.encode(inputs), rollouts)
+    decisions = policy.decide(inputs, policy.encode(inputs), rollouts)
     for label, ours, theirs in (
         ("SEL", decisions.select, rollouts.select_log_probs),
         ("PLC", decisions.place, rollouts.place_log_probs),
