@@ -1,13 +1,15 @@
 """The joint policy of the ablation: one softmax over all (candidate, device) pairs of a step.
 
-`p(v, d) = softmax of score(v) + logit(v, d) over the candidates v and the devices d of v`, with
-SEL's scores and PLC's logits of the dual policy. A step looks at every candidate, so an episode
-costs as much more as there are candidates; that is what the dual policy saves.
+`p(v, d) = softmax of score(v) / T_s + logit(v, d) / T_p over the candidates v and the devices d of
+v`, with SEL's scores and PLC's logits of the dual policy. It is kept as `p(v) p(d | v)`: `p(d | v)`
+is PLC's softmax, and `p(v)` that of `score(v) / T_s + log of PLC's normaliser of v`. A step looks
+at every candidate, so an episode costs as much more as there are candidates; that is what the dual
+policy saves.
 
 Legend: B episodes, N placed ops, D devices, F device columns, R rows (candidates of all steps).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -17,16 +19,18 @@ from torch import Tensor
 from doppler.policies.assignment import Bools, Floats, Ints
 from doppler.policies.device_columns import set_columns
 from doppler.policies.dual import (
+    Decisions,
     DualPolicy,
     Encoded,
     PolicyInputs,
     head_arrays,
+    log_probs,
 )
-from doppler.policies.episodes import REPLAY, SAMPLE, set_logits, uniform
+from doppler.policies.episodes import GREEDY, REPLAY, set_logits, uniform
 from doppler.policies.place import MASKED
 from doppler.policies.place_kernel import compiled_logits
 from doppler.policies.placed_means import placed_means
-from doppler.policies.sampling import SampleMode
+from doppler.policies.sampling import Rollouts, SampleMode, Temperature, replay_episodes
 from doppler.policies.tables import Heads, Singles, Tables, make_workspace
 from doppler.policies.timeline import place, reset, set_mask, set_times
 from simulator.machine_code import cached
@@ -42,105 +46,121 @@ class _Rows(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JointRollouts:
-    """Complete episodes of the joint policy.
+class SteppedDecisions(Decisions):
+    """Decisions of a policy whose scores change from step to step.
 
     Attributes:
-        orders, devices: Op and device per step, B x N.
-        log_probs: The sampler's log-probability of each pair, B x N.
-        num_rows: Candidates over all steps, B.
-        temperature: Divides the logits.
+        teacher: Mean log-probability of the candidates of the largest b-level per step, B x N.
     """
 
-    orders: Ints
-    devices: Ints
-    log_probs: Floats
-    num_rows: Ints
-    temperature: float
-
-    @property
-    def num_episodes(self) -> int:
-        """Episodes in the batch."""
-        return len(self.orders)
+    teacher: Tensor
 
 
 class JointPolicy(DualPolicy):
     """The dual policy's networks with one joint choice per step."""
 
-    def sample_joint(
+    def episodes(
         self,
         inputs: PolicyInputs,
+        encoded: Encoded,
         num_episodes: int,
         rng: np.random.Generator,
         *,
-        temperature: float = 1.0,
+        temperature: Temperature,
         mode: SampleMode = SampleMode.sample,
-    ) -> JointRollouts:
-        """Returns a batch of episodes of the policy as it is."""
+        threads: int = 1,
+    ) -> Rollouts:
+        """Returns a batch of episodes; `greedy` takes the likeliest pair of every step."""
+        del threads  # an ablation: one is enough
         seeds = rng.integers(0, 2**63, size=num_episodes, dtype=np.uint64)
-        shape = (num_episodes, inputs.assignment.num_ops)
-        orders = np.full(shape, -1, dtype=np.int64)
-        return self._roll(inputs, mode.value, orders, orders.copy(), seeds, temperature)
+        orders = np.full((num_episodes, inputs.assignment.num_ops), -1, dtype=np.int64)
+        return _roll(inputs, encoded, mode.value, orders, orders.copy(), seeds, temperature)
 
-    def replay_joint(
-        self, inputs: PolicyInputs, orders_BN: Ints, devices_BN: Ints, temperature: float = 1.0
-    ) -> JointRollouts:
-        """Returns given episodes with the log-probabilities of the policy as it is."""
-        seeds = np.zeros(len(orders_BN), dtype=np.uint64)
-        return self._roll(inputs, REPLAY, orders_BN, devices_BN, seeds, temperature)
-
-    def _roll(
+    def replayed(
         self,
         inputs: PolicyInputs,
-        mode: int,
-        orders: Ints,
-        devices: Ints,
-        seeds: np.ndarray,  # type: ignore[type-arg]
-        temperature: float,
-    ) -> JointRollouts:
-        with torch.no_grad():
-            heads = head_arrays(self.encode(inputs))
-        found = JointRollouts(
-            orders=orders,
-            devices=devices,
-            log_probs=np.zeros(orders.shape),
-            num_rows=np.zeros(len(orders), dtype=np.int64),
-            temperature=temperature,
-        )
-        rows = _empty_rows(0, inputs.tables, heads)
-        _run_joint(inputs.tables, heads, mode, seeds, temperature, *_fields(found), rows)
-        return found
+        encoded: Encoded,
+        orders_BN: Ints,
+        devices_BN: Ints,
+        temperature: Temperature,
+    ) -> Rollouts:
+        """Returns given episodes with the columns and log-probabilities of the encoded policy."""
+        seeds = np.zeros(len(orders_BN), dtype=np.uint64)
+        return _roll(inputs, encoded, REPLAY, orders_BN, devices_BN, seeds, temperature)
 
-    def joint_log_probs(
-        self, inputs: PolicyInputs, encoded: Encoded, rollouts: JointRollouts
-    ) -> tuple[Tensor, Tensor]:
-        """Returns differentiable (log-probabilities, entropies) of all decisions, B x N each."""
+    def decide(
+        self, inputs: PolicyInputs, encoded: Encoded, rollouts: Rollouts
+    ) -> SteppedDecisions:
+        """Returns log-probabilities and entropies of all decisions: of `p(v)` and of `p(d | v)`."""
         rows = _replay_rows(inputs.tables, head_arrays(encoded), rollouts)
         orders, devices = torch.from_numpy(rollouts.orders), torch.from_numpy(rollouts.devices)
         ops, steps = torch.from_numpy(rows.ops), torch.from_numpy(rows.steps)
         means = placed_means(encoded.head.placed, orders, devices, rows.masks.shape[1])
         means = means.flatten(0, 1).index_select(0, steps)
-        columns = torch.from_numpy(rows.columns)
-        logits = compiled_logits(encoded.head, ops, columns, means).double()
-        logits = (logits + encoded.scores.index_select(0, ops)[:, None]) / rollouts.temperature
+        logits = compiled_logits(encoded.head, ops, torch.from_numpy(rows.columns), means).double()
+        logits = logits / rollouts.temperature.place
         logits = logits.masked_fill(~torch.from_numpy(rows.masks), MASKED)
-        count = orders.numel()
-        top = logits.new_full((count,), MASKED).scatter_reduce(
-            0, steps, logits.detach().amax(dim=1), "amax"
+        values = encoded.scores.index_select(0, ops) / rollouts.temperature.select
+        values = values + torch.logsumexp(logits, dim=1)
+        totals = _segment_logsumexp(values, steps, orders.numel())
+        logs = values - totals.index_select(0, steps)
+        chosen = torch.nonzero(ops == orders.flatten().index_select(0, steps))[:, 0]
+        moments = logs.new_zeros(orders.numel()).index_add(0, steps, logs.exp() * logs)
+        ties = torch.from_numpy(inputs.tables.tie_class).index_select(0, ops)
+        dual = log_probs(encoded, rollouts)
+        return SteppedDecisions(
+            **{entry.name: getattr(dual, entry.name) for entry in fields(Decisions)}
+            | {
+                "select": logs.index_select(0, chosen).view(orders.shape),
+                "select_entropy": -moments.view(orders.shape),
+                "select_totals": totals.view(orders.shape),
+                "teacher": _tied_means(logs, ties, steps, orders.numel()).view(orders.shape),
+            }
         )
-        weights = (logits - top.index_select(0, steps)[:, None]).exp()
-        totals = logits.new_zeros(count).index_add(0, steps, weights.sum(dim=1))
-        log_totals = totals.log() + top
-        chosen_rows = torch.nonzero(ops == orders.flatten().index_select(0, steps))[:, 0]
-        chosen = logits[chosen_rows, devices.flatten()]
-        shares = weights / totals.index_select(0, steps)[:, None]
-        moments = logits.new_zeros(count).index_add(0, steps, (shares * logits).sum(dim=1))
-        log_probs = (chosen - log_totals).view(orders.shape)
-        return log_probs, (log_totals - moments).view(orders.shape)
+
+    def teacher_log_prob(
+        self, encoded: Encoded, decisions: Decisions, rollouts: Rollouts
+    ) -> Tensor:
+        """Returns SEL's mean log-probability of the teacher's candidates, a scalar."""
+        assert isinstance(decisions, SteppedDecisions)
+        return decisions.teacher.mean()
 
 
-def _fields(rollouts: JointRollouts) -> tuple[Ints, Ints, Floats, Ints]:
-    return rollouts.orders, rollouts.devices, rollouts.log_probs, rollouts.num_rows
+def _segment_logsumexp(values_R: Tensor, steps_R: Tensor, count: int) -> Tensor:
+    """Returns log of the sum of exp over the rows of each step."""
+    top = values_R.new_full((count,), MASKED).scatter_reduce(0, steps_R, values_R.detach(), "amax")
+    weights = (values_R - top.index_select(0, steps_R)).exp()
+    return values_R.new_zeros(count).index_add(0, steps_R, weights).log() + top
+
+
+def _tied_means(logs_R: Tensor, ties_R: Tensor, steps_R: Tensor, count: int) -> Tensor:
+    """Returns the mean of `logs` over the rows of the smallest tie class of each step."""
+    most = torch.iinfo(torch.int64).max
+    first = ties_R.new_full((count,), most).scatter_reduce(0, steps_R, ties_R, "amin")
+    tied = (ties_R == first.index_select(0, steps_R)).double()
+    sums = logs_R.new_zeros(count).index_add(0, steps_R, tied * logs_R)
+    return sums / tied.new_zeros(count).index_add(0, steps_R, tied)
+
+
+def _roll(
+    inputs: PolicyInputs,
+    encoded: Encoded,
+    mode: int,
+    orders: Ints,
+    devices: Ints,
+    seeds: np.ndarray,  # type: ignore[type-arg]
+    temperature: Temperature,
+) -> Rollouts:
+    """Runs the episodes; what does not depend on the choice's form is the dual replay's."""
+    heads = head_arrays(encoded)
+    orders, devices = orders.copy(), devices.copy()
+    select, both = np.zeros(orders.shape), np.zeros(orders.shape)
+    rows = _empty_rows(0, inputs.tables, heads)
+    temperatures = (temperature.select, temperature.place)
+    choices = (orders, devices, select, both)
+    _run_joint(inputs.tables, heads, mode, seeds, *temperatures, *choices, rows)
+    found = replay_episodes(inputs.tables, heads, orders, devices, temperature)
+    return replace(found, select_log_probs=select, place_log_probs=both - select)
 
 
 def _empty_rows(count: int, tables: Tables, heads: Heads) -> _Rows:
@@ -153,10 +173,16 @@ def _empty_rows(count: int, tables: Tables, heads: Heads) -> _Rows:
     )
 
 
-def _replay_rows(tables: Tables, heads: Heads, rollouts: JointRollouts) -> _Rows:
-    rows = _empty_rows(int(rollouts.num_rows.sum()), tables, heads)
-    seeds = np.zeros(rollouts.num_episodes, dtype=np.uint64)
-    _run_joint(tables, heads, REPLAY, seeds, rollouts.temperature, *_fields(rollouts), rows)
+def _replay_rows(tables: Tables, heads: Heads, rollouts: Rollouts) -> _Rows:
+    """Rows of given episodes: an op is a candidate from its arrival to its selection."""
+    batch, num_ops = rollouts.orders.shape
+    waits = num_ops * (num_ops + 1) // 2 - rollouts.arrivals.sum(axis=1)
+    rows = _empty_rows(int(waits.sum()), tables, heads)
+    scratch = np.zeros((2, batch, num_ops))
+    seeds = np.zeros(batch, dtype=np.uint64)
+    choices = (rollouts.orders, rollouts.devices, scratch[0], scratch[1])
+    temperatures = (rollouts.temperature.select, rollouts.temperature.place)
+    _run_joint(tables, heads, REPLAY, seeds, *temperatures, *choices, rows)
     return rows
 
 
@@ -166,11 +192,12 @@ def _run_joint(
     h: Heads,
     mode: int,
     seeds: np.ndarray,  # type: ignore[type-arg]
-    temperature: float,
+    select_temperature: float,
+    place_temperature: float,
     orders: Ints,
     devices: Ints,
+    select_log_probs: Floats,
     log_probs: Floats,
-    num_rows: Ints,
     rows: _Rows,
 ) -> None:
     """Runs the episodes; a replay reads `orders` and `devices` and fills `rows`."""
@@ -186,7 +213,6 @@ def _run_joint(
         reset(t, s)
         state[0] = seeds[row]
         count = 0
-        num_rows[row] = 0
         for op in range(num_ops):
             if s.missing[op] == 0:
                 candidates[count] = op
@@ -202,7 +228,9 @@ def _run_joint(
                 for device in range(num_devices):
                     logits[index, device] = -np.inf
                     if s.mask[device]:
-                        logits[index, device] = (h.scores[op] + s.logits[device]) / temperature
+                        logits[index, device] = (
+                            h.scores[op] / select_temperature + s.logits[device] / place_temperature
+                        )
                         if logits[index, device] > top:
                             top, best, best_device = logits[index, device], index, device
                 if len(rows.ops):
@@ -213,7 +241,6 @@ def _run_joint(
                         for column in range(num_columns):
                             rows.columns[at, device, column] = s.columns[device, column]
                     at += 1
-            num_rows[row] += count
             total = 0.0
             for index in range(count):
                 for device in range(num_devices):
@@ -223,7 +250,7 @@ def _run_joint(
                 for index in range(count):
                     if candidates[index] == orders[row, step]:
                         best = index
-            elif mode == SAMPLE:
+            elif mode != GREEDY:
                 target = uniform(state) * total
                 found = False
                 for index in range(count):
@@ -233,8 +260,12 @@ def _run_joint(
                             best, best_device = index, device
                             target -= weight
                             found = target < 0.0
+            share = 0.0
+            for device in range(num_devices):
+                share += np.exp(logits[best, device] - top)
             op = candidates[best]
             orders[row, step], devices[row, step] = op, best_device
+            select_log_probs[row, step] = np.log(share) - np.log(total)
             log_probs[row, step] = logits[best, best_device] - top - np.log(total)
             count -= 1
             candidates[best] = candidates[count]
