@@ -9,14 +9,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from doppler.core.costs import Costs, make_costs
-from doppler.core.graph import DataflowGraph
+from doppler.core.costs import Costs
 from doppler.core.plan import make_plan
-from doppler.core.problem import Objective, Problem
-from doppler.graphs.drl_job import DRLJobShape, OpSize, build_drl_job
-from doppler.graphs.families import Family, Topology, generate, make_cluster
-from doppler.graphs.ffnn import FFNNShape, ffnn
-from doppler.graphs.matmul_chain import ChainShards, matmul_chain
+from doppler.core.problem import Problem
+from doppler.curriculum_jobs import draw_job, log_uniform
+from doppler.graphs.families import Family, Topology, generate
 from doppler.planners.annealing import anneal
 from doppler.planners.base import Budget
 from doppler.planners.list_schedule import make_list_scheduler
@@ -52,31 +49,30 @@ class CurriculumConfig:
         search_calls: Plans that a lesson's search may score for its labels.
     """
 
-    lessons: int = 24
+    lessons: int = 40
     min_ops: int = 16
     max_ops: int = MAX_OPS
-    max_devices: int = 8
-    job_share: float = 0.2
+    max_devices: int = 12
+    job_share: float = 0.35
     search_calls: int = 0
 
 
 def draw_problem(config: CurriculumConfig, fraction: float, rng: np.random.Generator) -> Pair:
     """Returns a random problem and its costs; sizes grow with `fraction` from 0 to 1."""
     num_devices = int(rng.integers(2, config.max_devices + 1))
-    topology = Topology(rng.choice([kind.value for kind in Topology]))
     heterogeneity = float(rng.choice([0.0, 0.25, 0.5, 0.75]))
     if rng.random() < config.job_share:
-        return _draw_job(num_devices, topology, heterogeneity, rng)
+        return draw_job(num_devices, heterogeneity, rng)
     largest = config.min_ops + (config.max_ops - config.min_ops) * (1 + 2 * fraction) / 3
     instance = generate(
         Family(rng.choice([family.value for family in TRAINED_ON])),
-        round(_log_uniform(config.min_ops, largest, rng)),
+        round(log_uniform(config.min_ops, largest, rng)),
         num_devices,
-        ccr=_log_uniform(0.05, 20.0, rng),
+        ccr=log_uniform(0.05, 20.0, rng),
         heterogeneity=heterogeneity,
         seed=int(rng.integers(2**31)),
         speed_spread=float(rng.choice([1.0, 1.0, 1.5, 2.5])),
-        topology=topology,
+        topology=Topology(rng.choice([kind.value for kind in Topology])),
     )
     return instance.problem, instance.costs
 
@@ -127,74 +123,3 @@ def greedy_ratios(policy: DualPolicy, pairs: Sequence[Pair]) -> list[float]:
         (value,) = scorer.score(*plan_arrays(inputs.assignment, rollouts))
         ratios.append(float(value / reference))
     return ratios
-
-
-def _draw_job(
-    num_devices: int, topology: Topology, heterogeneity: float, rng: np.random.Generator
-) -> Pair:
-    kind = rng.integers(3)
-    if kind == 0:
-        rows, inner, cols, de_inner = (int(value) for value in rng.integers(1, 5, 4))
-        shards = ChainShards(rows=rows, inner=inner, cols=cols, de_inner=de_inner)
-        graph = matmul_chain(2**12, shards).graph
-    elif kind == 1:
-        blocks = int(rng.choice([1, 2, 4]))
-        shape = FFNNShape(
-            batch=2**13,
-            hidden=2**13,
-            batch_blocks=blocks,
-            hidden_blocks=int(rng.integers(1, 5)),
-            tail_blocks=blocks * int(rng.choice([1, 2])),
-        )
-        graph = ffnn(shape).graph
-    else:
-        graph = _draw_ppo(rng)
-    return _timed(graph, num_devices, topology, heterogeneity, rng)
-
-
-def _draw_ppo(rng: np.random.Generator) -> DataflowGraph:
-    shape = DRLJobShape(
-        num_shards=int(rng.integers(2, 7)),
-        horizon=4,
-        chunk=int(rng.choice([2, 4])),
-        num_trainers=int(rng.integers(1, 5)),
-        num_segments=int(rng.integers(1, 3)),
-        epochs=int(rng.integers(1, 3)),
-        minibatches=int(rng.integers(1, 3)),
-    )
-    work: dict[str, int] = {}
-    outputs = {"grad": (10**5,) * (shape.num_segments + 1)}
-
-    def size_of(kind: str, at: tuple[int, ...]) -> OpSize:
-        del at
-        flop = work.setdefault(kind, round(_log_uniform(1e7, 1e9, rng)))
-        return OpSize(outputs=outputs.get(kind, (10**6, 10**4)), flop=flop, state_bytes=10**6)
-
-    return build_drl_job("ppo", shape, size_of)
-
-
-def _timed(
-    graph: DataflowGraph,
-    num_devices: int,
-    topology: Topology,
-    heterogeneity: float,
-    rng: np.random.Generator,
-) -> Pair:
-    """Roofline times of random rates; a kind's speed differs from device to device."""
-    cluster = make_cluster(num_devices, topology, round(_log_uniform(1e3, 1e5, rng)))
-    objective = Objective.period if graph.is_cyclic else Objective.makespan
-    problem = Problem(graph=graph, cluster=cluster, objective=objective)
-    flop_per_s, bytes_per_s = _log_uniform(1e12, 1e14, rng), _log_uniform(1e11, 2e12, rng)
-    factors: dict[str, np.ndarray] = {}  # type: ignore[type-arg]
-    rows = []
-    for op in graph.ops:
-        if op.kind not in factors:
-            factors[op.kind] = rng.uniform(1 - heterogeneity, 1 + heterogeneity, num_devices)
-        time_ns = 5e3 + 1e9 * max(op.flop / flop_per_s, op.bytes_moved / bytes_per_s)
-        row = np.zeros(num_devices) if op.is_input else time_ns * factors[op.kind]
-        rows.append(tuple(row.astype(np.int64).tolist()))
-    return problem, make_costs(problem, tuple(rows))
-
-
-def _log_uniform(low: float, high: float, rng: np.random.Generator) -> float:
-    return float(np.exp(rng.uniform(np.log(low), np.log(high))))

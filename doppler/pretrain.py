@@ -52,18 +52,20 @@ class ValidationRecord:
     Attributes:
         epoch: Epochs done.
         mean, worst: Of the ratios.
+        excess: Mean of how far ratios are above 1.
         cpu_seconds: Of the whole training so far.
     """
 
     epoch: int
     mean: float
     worst: float
+    excess: float
     cpu_seconds: float
 
     @property
     def score(self) -> float:
-        """What the kept policy is the smallest in: mean, and how far the worst is above 1."""
-        return self.mean + 0.5 * max(0.0, self.worst - 1.0)
+        """What the kept policy is the smallest in: losses against HEFT count five times."""
+        return self.mean + 4.0 * self.excess
 
 
 def pretrain(config: PretrainConfig, command: Sequence[str]) -> None:
@@ -97,6 +99,7 @@ def pretrain(config: PretrainConfig, command: Sequence[str]) -> None:
             epoch=epoch,
             mean=float(np.mean(ratios)),
             worst=max(ratios),
+            excess=float(np.maximum(np.asarray(ratios) - 1.0, 0.0).mean()),
             cpu_seconds=round(seconds, 1),
         )
         curve.append(asdict(found))

@@ -35,7 +35,7 @@ KIND = "doppler.pretraining"
 VERSION = 1
 
 # Priors hold over all problems; they move slower here than on one graph.
-PRIOR_RATE = 20.0
+PRIOR_RATE = 6.0
 
 # What the averaged weights keep of themselves per step: they follow the last hundred or so.
 AVERAGE_DECAY = 0.99
@@ -48,9 +48,9 @@ def pretraining_reinforce() -> ReinforceConfig:
     """Returns how the policies learn from one lesson."""
     return ReinforceConfig(
         batch=16,
-        learning_rate=Schedule(3e-4, 3e-5),
+        learning_rate=Schedule(1e-3, 1e-4),
         entropy_weight=Schedule(1e-5, 1e-6),
-        temperature=Schedule(0.25, 0.15),
+        temperature=Schedule(0.2, 0.1),
         elite_weight=0.02,
         elite_scale=0.2,
         elite_batch=2,
@@ -70,7 +70,7 @@ class PretrainingConfig:
         seed: Seed of everything random.
     """
 
-    epochs: int = 50
+    epochs: int = 30
     updates: int = 30
     lessons_per_update: int = 16
     reinforce: ReinforceConfig = field(default_factory=pretraining_reinforce)
