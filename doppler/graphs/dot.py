@@ -20,8 +20,8 @@ from doppler.graphs.imported import (
     WeightedEdge,
     WeightedNode,
     count_in,
-    parse_number,
     read_text,
+    read_weight,
     weighted_graph,
 )
 
@@ -66,7 +66,7 @@ def parse_dot(
     ignored = parser.ignored
     nodes: list[WeightedNode] = []
     for node, (attributes, line) in parser.nodes.items():
-        weight = _weight(attributes, "node", ignored, f"{where}, line {line}")
+        weight = read_weight(attributes, (WEIGHT,), "node", ignored, f"{where}, line {line}")
         if weight is None:
             raise FormatError(
                 f"{where}, line {line}: every node has a Weight, and node {node!r} has none"
@@ -74,7 +74,9 @@ def parse_dot(
         nodes.append(WeightedNode(name=node, weight=weight, line=line))
     edges: list[WeightedEdge] = []
     for edge in parser.edges:
-        weight = _weight(edge.attributes, "edge", ignored, f"{where}, line {edge.line}")
+        weight = read_weight(
+            edge.attributes, (WEIGHT,), "edge", ignored, f"{where}, line {edge.line}"
+        )
         edges.append(
             WeightedEdge(src=edge.src, dst=edge.dst, weight=weight or Fraction(0), line=edge.line)
         )
@@ -89,17 +91,6 @@ def parse_dot(
         ignored=ignored,
         where=where,
     )
-
-
-def _weight(
-    attributes: Attributes, what: str, ignored: dict[str, int], where: str
-) -> Fraction | None:
-    for key in attributes:
-        if key != WEIGHT:
-            count_in(ignored, f"{what} attribute {key!r}")
-    if WEIGHT not in attributes:
-        return None
-    return parse_number(attributes[WEIGHT], f"the Weight of the {what}", where)
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,8 +24,8 @@ from doppler.graphs.imported import (
     WeightedEdge,
     WeightedNode,
     count_in,
-    parse_number,
     read_text,
+    read_weight,
     weighted_graph,
 )
 from doppler.graphs.networkx_import import (
@@ -197,13 +197,10 @@ def _weighted(
 def _weight(
     attributes: dict[str, Any], what: str, ignored: dict[str, int], where: str
 ) -> Fraction | None:
-    weight: Fraction | None = None
-    for key, value in attributes.items():
-        if key.lower() == WEIGHT:
-            weight = parse_number(str(value), f"the weight of the {what}", where)
-        elif key != "id":
-            count_in(ignored, f"{what} attribute {key!r}")
-    return weight
+    """The weight, whatever the case of its name; the format's own ids are no attributes."""
+    own = {key: value for key, value in attributes.items() if key != "id"}
+    names = [key for key in own if key.lower() == WEIGHT]
+    return read_weight(own, names, what, ignored, where)
 
 
 def _known(

@@ -5,7 +5,7 @@ bytes one unit is, and every number is rounded once, at import, from its exact d
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
@@ -81,6 +81,34 @@ class WeightedEdge:
     dst: str
     weight: Fraction
     line: int
+
+
+def read_weight(
+    attributes: Mapping[str, object],
+    names: Collection[str],
+    what: str,
+    ignored: dict[str, int],
+    where: str,
+) -> Fraction | None:
+    """Returns the weight of a node or an edge, None if it has none; counts all other attributes.
+
+    Args:
+        attributes: Of the node or edge.
+        names: Attributes that hold a weight; the last one that is there counts.
+        what: "node" or "edge".
+        ignored: Counts what is left out.
+        where: Place in the file, for messages.
+
+    Raises:
+        FormatError: If the weight is no number.
+    """
+    weight: Fraction | None = None
+    for key, value in attributes.items():
+        if key in names:
+            weight = parse_number(str(value), f"the {key} of the {what}", where)
+        else:
+            count_in(ignored, f"{what} attribute {key!r}")
+    return weight
 
 
 def weighted_graph(
