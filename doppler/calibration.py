@@ -15,21 +15,23 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from doppler.config import CalibrationSettings, JobConfig
-from doppler.coordinator.templates import dp_only_devices
+from doppler.config import AnyJobConfig, CalibrationSettings, JobConfig
+from doppler.coordinator.templates import dp_only_devices, has_roles
 from doppler.core.cluster import Cluster
 from doppler.core.codecs.fields import decode, encode
 from doppler.core.errors import ConfigError, FormatError
 from doppler.core.hardware import Hardware
 from doppler.core.layout import Layout, all_cores_layout, per_core_layout
 from doppler.core.plan import Plan, make_plan
-from doppler.core.problem import Objective, Problem
+from doppler.core.problem import Problem
 from doppler.core.serialize import read_json, write_atomic
-from doppler.jobs import RealJob, build_job
+from doppler.jobs import sized_jobs
 from doppler.planners.mask import make_mask
+from doppler.planners.round_robin import deal
 from doppler.provenance import content_key, describe_machine, versions
+from doppler.real_job import RealJob
+from doppler.session import JobSession
 from executor.options import ExecutorOptions
-from executor.runtime import CoreExecutor
 from simulator.calibrate import Observation, fit_dispatch_ns, fit_latency_ns, observe
 from simulator.calibration.held_out import HeldOutError, held_out_errors
 from simulator.calibration.launch import LaunchFit, fit_launches
@@ -161,7 +163,7 @@ def cache_folder(setting: str | None) -> Path:
 
 
 def calibration_key(
-    settings: JobConfig, hardware: Hardware, calibration: CalibrationSettings
+    settings: AnyJobConfig, hardware: Hardware, calibration: CalibrationSettings
 ) -> str:
     """Returns the content key: machine, versions (that of the file, too), job, how it is measured.
 
@@ -172,7 +174,9 @@ def calibration_key(
     Raises:
         ConfigError: If that file cannot be read.
     """
-    job = {**dataclasses.asdict(settings), "path": _file_digest(settings.path)}
+    job = dataclasses.asdict(settings)
+    if isinstance(settings, JobConfig):
+        job["path"] = _file_digest(settings.path)
     measured = dataclasses.asdict(calibration)
     del measured["refresh"]
     return content_key(
@@ -181,7 +185,7 @@ def calibration_key(
 
 
 def calibration_path(
-    settings: JobConfig, hardware: Hardware, calibration: CalibrationSettings, cache: Path
+    settings: AnyJobConfig, hardware: Hardware, calibration: CalibrationSettings, cache: Path
 ) -> Path:
     """Returns the file of a job's cost table in the cache, there or not."""
     return cache / f"{calibration_key(settings, hardware, calibration)}.json"
@@ -227,7 +231,7 @@ def load_calibration(path: Path) -> Calibration:
 
 
 def load_or_calibrate(
-    settings: JobConfig,
+    settings: AnyJobConfig,
     hardware: Hardware,
     calibration: CalibrationSettings,
     cache: Path,
@@ -252,7 +256,7 @@ def load_or_calibrate(
 
 
 def calibrate(
-    settings: JobConfig,
+    settings: AnyJobConfig,
     hardware: Hardware,
     calibration: CalibrationSettings,
     *,
@@ -263,12 +267,10 @@ def calibrate(
     """Measures the job's components and returns the calibration."""
     bench = _Bench(calibration, options, progress)
     cpu = next(p for p in hardware.processors if p.kind == "cpu")
-    counts = sorted({max(1, round(settings.envs_per_shard * c)) for c in calibration.env_counts})
-    for count in counts:
-        job = build_job(dataclasses.replace(settings, envs_per_shard=count), seed)
+    for job, is_itself in sized_jobs(settings, calibration.env_counts, seed):
         if cpu.num_units > 1:
             bench.measure_spread(job, hardware, per_core_layout(cpu))
-        if count == settings.envs_per_shard or cpu.num_units == 1:
+        if is_itself or cpu.num_units == 1:
             bench.measure_single(job, hardware, all_cores_layout(cpu))
     observations = [seen for fold in bench.folds for seen in fold]
     entries = fit_entries(observations)
@@ -316,20 +318,20 @@ class _Bench:
         """
         problem = job_problem(job, hardware, layout)
         plans = (single_plan(problem), spread_plan(problem))
-        with CoreExecutor(job.spec, problem, self._options) as executor:
-            executor.run(problem, plans[1], max(1, self._settings.warmup))
+        with JobSession(job, problem, self._options) as session:
+            session.run(plans[1], max(1, self._settings.warmup))
             for turn in range(TURNS):
                 for plan in plans if turn % 2 == 0 else reversed(plans):
-                    self._measure(executor, problem, plan, job, turn)
+                    self._measure(session, plan, job, turn)
 
     def measure_single(self, job: RealJob, hardware: Hardware, layout: Layout) -> None:
         """Measures ops on the first device of a layout."""
         problem = job_problem(job, hardware, layout)
         plan = single_plan(problem)
-        with CoreExecutor(job.spec, problem, self._options) as executor:
-            executor.run(problem, plan, max(1, self._settings.warmup))
+        with JobSession(job, problem, self._options) as session:
+            session.run(plan, max(1, self._settings.warmup))
             for turn in range(TURNS // 2):
-                self._measure(executor, problem, plan, job, turn)
+                self._measure(session, plan, job, turn)
 
     def dispatch(self) -> tuple[DispatchCost, ...]:
         """Returns the dispatch cost per kind of device."""
@@ -346,15 +348,12 @@ class _Bench:
         """Returns the latency between workers, at least 1; 0 if there was none to measure."""
         return max(1, round(statistics.median(self._latency))) if self._latency else 0
 
-    def _measure(
-        self, executor: CoreExecutor, problem: Problem, plan: Plan, job: RealJob, turn: int
-    ) -> None:
+    def _measure(self, session: JobSession, plan: Plan, job: RealJob, turn: int) -> None:
+        problem = session.problem
         layout = problem.cluster.name.rpartition("/")[2]
-        self._progress(
-            f"{job.config.num_envs} environments, {layout}, {plan.source.replace('_', ' ')}"
-        )
+        self._progress(f"{job.size}, {layout}, {plan.source.replace('_', ' ')}")
         count = -(-self._settings.iterations // TURNS)
-        trace = executor.run(problem, plan, 1 + count)
+        trace = session.run(plan, 1 + count)
         self.folds[turn % FOLDS].extend(observe(problem, trace, 1))
         for pair, samples in transfer_samples(problem, trace, 1).items():
             self._samples.setdefault(pair, []).extend(samples)
@@ -369,7 +368,7 @@ class _Bench:
 
 def job_problem(job: RealJob, hardware: Hardware, layout: Layout) -> Problem:
     """Returns the placement problem of a job on hardware cut by a layout."""
-    return Problem(graph=job.graph, cluster=layout.apply(hardware), objective=Objective.period)
+    return Problem(graph=job.graph, cluster=layout.apply(hardware), objective=job.objective)
 
 
 def single_plan(problem: Problem) -> Plan:
@@ -379,10 +378,16 @@ def single_plan(problem: Problem) -> Plan:
 
 
 def spread_plan(problem: Problem) -> Plan:
-    """Returns the plan that deals shards out over all devices (GMI-DRL's DP-only)."""
+    """Returns the plan that deals a job out over all devices.
+
+    Shard by shard (GMI-DRL's DP-only) for a deep-RL job, op by op for other graphs.
+    """
     mask = make_mask(problem)
-    placement = tuple(int(device) for device in mask.placement(dp_only_devices(mask)))
-    return make_plan(problem, placement, _topological_priorities(problem), "dp_only")
+    is_drl = has_roles(problem.graph)
+    devices_U = dp_only_devices(mask) if is_drl else deal(mask)
+    placement = tuple(int(device) for device in mask.placement(devices_U))
+    source = "dp_only" if is_drl else "round_robin"
+    return make_plan(problem, placement, _topological_priorities(problem), source)
 
 
 def _topological_priorities(problem: Problem) -> tuple[int, ...]:

@@ -15,7 +15,7 @@ import numpy as np
 
 from doppler.api import plan_problem, score_plan, simulate
 from doppler.calibration import Calibration, Progress, job_problem, single_plan, spread_plan
-from doppler.config import CheckSettings, JobConfig
+from doppler.config import AnyJobConfig, CheckSettings
 from doppler.core.codecs.fields import encode
 from doppler.core.errors import ConfigError
 from doppler.core.hardware import Hardware, Processor
@@ -25,10 +25,11 @@ from doppler.core.problem import Problem
 from doppler.core.runtime import CostModel
 from doppler.core.serialize import write_atomic
 from doppler.core.trace import Trace
-from doppler.jobs import RealJob, build_job
+from doppler.jobs import build_any_job
 from doppler.measure import Interval, measured_period_ns, median_interval
 from doppler.planners.mask import make_mask
 from doppler.provenance import describe_machine
+from doppler.real_job import RealJob
 from doppler.session import JobSession
 from executor.options import ExecutorOptions
 from simulator.costs.roofline import RooflineModel
@@ -144,7 +145,7 @@ class _Model:
 
 
 def check_calibration(
-    settings: JobConfig,
+    settings: AnyJobConfig,
     hardware: Hardware,
     calibration: Calibration,
     check: CheckSettings,
@@ -169,7 +170,7 @@ def check_calibration(
     Raises:
         ConfigError: If the job has too few different placements.
     """
-    job = build_job(settings, seed)
+    job = build_any_job(settings, seed)
     models = [_uncalibrated(job, hardware)]
     if previous is not None:
         models.append(_measured(PREVIOUS, job, hardware, previous))

@@ -4,14 +4,15 @@ import os
 import sys
 import textwrap
 from collections.abc import Callable, Sequence
-from dataclasses import MISSING, dataclass
+from dataclasses import MISSING, dataclass, fields
 from typing import Any, get_origin
 
 from doppler import __version__, commands, hardware_commands
-from doppler.compose import compose_config, flat_keys
+from doppler.compose import compose_config, flat_keys, job_choices
 from doppler.config import (
-    JOBS,
+    AnyJobConfig,
     CalibrateConfig,
+    JobConfig,
     LearnConfig,
     ProbeConfig,
     ReportConfig,
@@ -70,6 +71,7 @@ COMMANDS: dict[str, Command] = {
             "doppler learn",
             "doppler learn job=ppo_humanoid training.sim_episodes=20000 seed=3",
             "doppler learn job=gym job.env=Hopper-v5",
+            "doppler learn job=llama_block job.tokens=512",
             "doppler learn job=custom job.path=my_job.py job.name=MyJob",
         ),
     ),
@@ -287,7 +289,13 @@ def _help(name: str, command: Command) -> str:
     lines += [f"  {example}" for example in command.examples]
     keys = flat_keys(command.schema)
     if "job.name" in keys:
-        lines += ["", f"Jobs (job=NAME): {', '.join(JOBS)}"]
+        choices = job_choices(command.schema)
+        lines += ["", f"Jobs (job=NAME): {', '.join(choices)}"]
+        lines += [
+            f"  job={choice}: {_job_keys(job)}"
+            for choice, job in choices.items()
+            if not isinstance(job, JobConfig)
+        ]
     lines += ["", "Settings:"]
     for key, item in keys.items():
         text = str(item.metadata.get("help", ""))
@@ -300,6 +308,12 @@ def _help(name: str, command: Command) -> str:
         )
         lines += [f"  {key}", body]
     return "\n".join(lines)
+
+
+def _job_keys(job: AnyJobConfig) -> str:
+    """The settings of a job with their values, as words of a command line."""
+    values = {item.name: getattr(job, item.name) for item in fields(job)}
+    return " ".join(f"job.{key}={value}" for key, value in values.items() if key != "name")
 
 
 def _shown(value: object) -> str:

@@ -32,7 +32,7 @@ from doppler.core.serialize import load_plan, save
 from doppler.cost_choice import CostChoice
 from doppler.graph_config import CompareConfig, GraphConfig, PlanConfig, SimulateConfig
 from doppler.graphs.files import read_graph_file
-from doppler.jobs import resolve_job
+from doppler.jobs import resolve_any_job
 from doppler.learn_run import LEARNED
 from doppler.learning import learn as learn_job
 from doppler.learning import show_probe
@@ -65,8 +65,9 @@ from simulator.robustness import robustness
 
 def learn(config: LearnConfig, command: Sequence[str]) -> None:
     """Calibrates, learns, runs, compares and writes the result folder."""
-    config = dataclasses.replace(config, job=resolve_job(config.job, overridden_keys(command)))
-    check_planners([name for name in config.planners if name != LEARNED])
+    config = dataclasses.replace(config, job=resolve_any_job(config.job, overridden_keys(command)))
+    if config.planners is not None:
+        check_planners([name for name in config.planners if name != LEARNED])
     view = View()
     start = time.perf_counter()
     folders: list[Path] = []
@@ -191,7 +192,7 @@ def _spread_text(spread: Spread) -> str:
 
 def calibrate(config: CalibrateConfig, command: Sequence[str]) -> None:
     """Measures a job's components."""
-    config = dataclasses.replace(config, job=resolve_job(config.job, overridden_keys(command)))
+    config = dataclasses.replace(config, job=resolve_any_job(config.job, overridden_keys(command)))
     calibrate_job(config, View())
 
 

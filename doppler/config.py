@@ -14,6 +14,7 @@ from executor.drl.config import PPOJobConfig
 from executor.drl.presets import PRESETS
 
 _JOB = PPOJobConfig()
+BASELINES = ("single_device", "round_robin", "critical_path", "heft", "annealing")
 _ENVIRONMENTS = sorted(preset.environment for preset in PRESETS.values())
 
 
@@ -56,7 +57,14 @@ def at_least(owner: object, low: float, *names: str) -> None:
 
 
 @dataclass(slots=True, kw_only=True)
-class JobConfig:
+class AnyJobConfig:
+    """What every job has."""
+
+    name: str = setting("", "name of the job; a custom job: the class in job.path")
+
+
+@dataclass(slots=True, kw_only=True)
+class JobConfig(AnyJobConfig):
     """The deep-RL job: environments, PPO, and how it is cut into ops."""
 
     name: str = setting("ppo_ant", "name of the job; a custom job: the class in job.path")
@@ -199,15 +207,14 @@ class LearnConfig:
 
     defaults: list[Any] = setting(["_self_", {"job": "ppo_ant"}], "")
 
-    job: JobConfig = setting(JobConfig, "the job (group: job=ppo_ant, ppo_humanoid, ...)")
+    job: AnyJobConfig = setting(JobConfig, "the job (group: job=ppo_ant, chainmm, ...)")
     training: TrainingSettings = setting(TrainingSettings, "stages I to III")
     calibration: CalibrationSettings = setting(CalibrationSettings, "measuring components")
     comparison: ComparisonSettings = setting(ComparisonSettings, "measuring plans")
     executor: ExecutorSettings = setting(ExecutorSettings, "the executor")
     layout: LayoutName = setting(LayoutName.auto, "how the cores are cut into devices")
-    planners: list[str] = setting(
-        ["single_device", "round_robin", "critical_path", "heft", "annealing", "dp_only"],
-        "baselines",
+    planners: list[str] | None = setting(
+        None, f"baselines; null: {', '.join(BASELINES)}, and dp_only for a deep-RL job"
     )
     results: str = setting("results", "folder that result folders are made in")
     cost_cache: str | None = setting(None, "folder of measured cost tables; null = the user cache")
@@ -221,7 +228,7 @@ class RunConfig:
     defaults: list[Any] = setting(["_self_", {"job": "ppo_ant"}], "")
 
     plan: str = setting("", "plan.json of an earlier run, or the folder that holds it")
-    job: JobConfig = setting(JobConfig, "the job; must be the one that the plan was made for")
+    job: AnyJobConfig = setting(JobConfig, "the job; must be the one that the plan was made for")
     run: RunSettings = setting(RunSettings, "how long to run, and what happens on the way")
     executor: ExecutorSettings = setting(ExecutorSettings, "the executor")
     results: str = setting("results", "folder that result folders are made in")
@@ -234,7 +241,7 @@ class CalibrateConfig:
 
     defaults: list[Any] = setting(["_self_", {"job": "ppo_ant"}], "")
 
-    job: JobConfig = setting(JobConfig, "the job (group)")
+    job: AnyJobConfig = setting(JobConfig, "the job (group)")
     calibration: CalibrationSettings = setting(CalibrationSettings, "how long to measure")
     check: CheckSettings = setting(CheckSettings, "error of the simulator before and after")
     executor: ExecutorSettings = setting(ExecutorSettings, "the executor")
@@ -274,4 +281,4 @@ JOBS: dict[str, JobConfig] = {
     "gym": JobConfig(name="gym", env="Hopper-v5", envs_per_shard=4, horizon=64, chunk=16),
     "custom": JobConfig(name="", env="", envs_per_shard=8),
 }
-"""Choices of `job=`: the jobs of the project, a gymnasium id, a class of the user's own."""
+"""Deep-RL jobs by name: those of the project, a gymnasium id, a class of the user's own."""

@@ -1,41 +1,33 @@
 """From settings to what runs: a job's graph, and the recipe that every worker builds it from."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
-from doppler.config import JobConfig
+from doppler.config import BASELINES, AnyJobConfig, JobConfig
 from doppler.core.errors import ConfigError, nearest
-from doppler.core.graph import DataflowGraph
+from doppler.core.problem import Objective
 from doppler.graphs.drl_job import DRLJobShape, JobMode, OpSize, build_drl_job
-from doppler.graphs.tensor_program import TensorProgram
+from doppler.real_job import RealJob
+from doppler.tensor_config import TensorJobConfig
+from doppler.tensor_jobs import build_tensor_job
 from executor.drl.config import PPOJobConfig
 from executor.drl.custom import custom_job_config, load_settings
 from executor.drl.job import PPOJob
 from executor.job_spec import JobSpec
 
 JOB_FACTORY = "executor.drl.job:load_job"
-TENSOR_FACTORY = "executor.tensors.job:TensorJob"
 
 
 @dataclass(frozen=True, kw_only=True)
-class RealJob:
-    """A job that can be placed and run.
+class RLJob(RealJob):
+    """A deep-RL job that can be placed and run.
 
     Attributes:
-        name: Name of the job.
         config: What its kernels are built from.
-        graph: Its dataflow graph.
     """
 
-    name: str
     config: PPOJobConfig
-    graph: DataflowGraph
-
-    @property
-    def spec(self) -> JobSpec:
-        """The recipe that every worker builds the job from."""
-        return JobSpec(path=JOB_FACTORY, config=self.config.to_dict())
 
     @property
     def env_steps_per_iteration(self) -> int:
@@ -43,8 +35,47 @@ class RealJob:
         return self.config.rows
 
 
-def build_job(settings: JobConfig, seed: int) -> RealJob:
-    """Returns the job of `settings`.
+def build_any_job(settings: AnyJobConfig, seed: int) -> RealJob:
+    """Returns the job of `settings`, deep RL or a tensor graph.
+
+    Raises:
+        ConfigError: If a setting is out of range, or parts do not fit together.
+        GraphError: If a tensor graph cannot be cut as the settings say.
+    """
+    match settings:
+        case JobConfig():
+            return build_job(settings, seed)
+        case TensorJobConfig():
+            return build_tensor_job(settings, seed)
+    raise ConfigError(f"{type(settings).__name__} are the settings of no job")
+
+
+def sized_jobs(
+    settings: AnyJobConfig, env_counts: Sequence[float], seed: int
+) -> list[tuple[RealJob, bool]]:
+    """Returns the job at the sizes that calibration measures, and whether it is the job itself.
+
+    Args:
+        settings: The job.
+        env_counts: Environment counts relative to the job's; a tensor graph has its one size.
+        seed: Of the job.
+    """
+    if not isinstance(settings, JobConfig):
+        return [(build_any_job(settings, seed), True)]
+    counts = sorted({max(1, round(settings.envs_per_shard * count)) for count in env_counts})
+    return [
+        (build_job(replace(settings, envs_per_shard=n), seed), n == settings.envs_per_shard)
+        for n in counts
+    ]
+
+
+def baselines(settings: AnyJobConfig) -> list[str]:
+    """Returns the planners that a job is compared with where the user names none."""
+    return [*BASELINES, "dp_only"] if isinstance(settings, JobConfig) else list(BASELINES)
+
+
+def build_job(settings: JobConfig, seed: int) -> RLJob:
+    """Returns the deep-RL job of `settings`.
 
     Raises:
         ConfigError: If a setting is out of range, or environment and network do not fit.
@@ -80,26 +111,41 @@ def build_job(settings: JobConfig, seed: int) -> RealJob:
         staleness=config.staleness,
     )
     name = settings.name or settings.env
-    return RealJob(name=name, config=config, graph=build_drl_job(name, shape, size_of))
-
-
-def tensor_spec(program: TensorProgram, seed: int = 0) -> JobSpec:
-    """Returns the recipe that runs a tensor graph for real; inputs are drawn from `seed`."""
-    return JobSpec(
-        path=TENSOR_FACTORY,
-        config={
-            "dtype": program.dtype,
-            "seed": seed,
-            "instructions": {
-                name: {
-                    "kind": step.kind,
-                    "in_shapes": [list(shape) for shape in step.in_shapes],
-                    "out_shapes": [list(shape) for shape in step.out_shapes],
-                }
-                for name, step in program.instructions.items()
-            },
-        },
+    graph = build_drl_job(name, shape, size_of)
+    return RLJob(
+        name=name,
+        config=config,
+        graph=graph,
+        spec=JobSpec(path=JOB_FACTORY, config=config.to_dict()),
+        objective=Objective.period,
+        size=f"{config.num_envs} environments",
+        facts=(
+            ("environment", config.environment or config.custom_name),
+            ("environments", f"{config.num_envs} in {config.num_shards} shards"),
+            ("horizon", f"{config.horizon} steps, {config.chunk} per rollout op"),
+            ("steps per iteration", str(config.rows)),
+            ("policy", "-".join(map(str, config.hidden))),
+            ("PPO", f"{config.epochs} epochs of {config.minibatches} minibatches"),
+            ("trainers", f"{config.num_trainers} parts, {config.num_segments} segments"),
+            ("form", "fused" if config.fused else "unrolled"),
+            ("ops", str(graph.num_ops)),
+        ),
     )
+
+
+def resolve_any_job(settings: AnyJobConfig, overridden: Collection[str]) -> AnyJobConfig:
+    """Returns a job's settings, those of a custom job with its class's filled in.
+
+    Raises:
+        ConfigError: As `resolve_job`; or if environment counts are set for a tensor graph.
+    """
+    if isinstance(settings, JobConfig):
+        return resolve_job(settings, overridden)
+    if "calibration.env_counts" in overridden:
+        raise ConfigError(
+            f"calibration.env_counts are for jobs with environments, and {settings.name!r} has none"
+        )
+    return settings
 
 
 def resolve_job(settings: JobConfig, overridden: Collection[str]) -> JobConfig:

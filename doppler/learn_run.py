@@ -11,9 +11,9 @@ from doppler.core.hardware import Hardware
 from doppler.core.plan import Plan
 from doppler.core.problem import Problem
 from doppler.core.trace import Trace
-from doppler.jobs import RealJob
 from doppler.measure import Comparison, Interval
 from doppler.planners.learned import LearnedPlanner
+from doppler.real_job import RealJob
 from doppler.session import RewardRecord
 from doppler.stage3 import SystemResult
 from doppler.training.metrics import TrainingRecord

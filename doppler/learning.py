@@ -15,7 +15,7 @@ from doppler.config import LayoutName, LearnConfig
 from doppler.console import View
 from doppler.core.hardware import Hardware, Processor
 from doppler.core.layout import Layout, all_cores_layout, per_core_layout
-from doppler.jobs import build_job
+from doppler.jobs import baselines, build_any_job
 from doppler.learn_run import LEARNED, Candidate, Clock, LearnRun
 from doppler.planners.base import Budget
 from doppler.planners.learned import LearnedPlanner
@@ -54,14 +54,13 @@ def learn(config: LearnConfig, command: Sequence[str], folder_of: FolderOf, view
     hardware = calibration.hardware(found.hardware)
     clock.mark("calibrate")
 
-    job = build_job(config.job, config.seed)
+    job = build_any_job(config.job, config.seed)
     layouts = _layouts(config.layout, _cpu(hardware))
     problem = job_problem(job, hardware, layouts[0])
     view.section("3  Graph")
     view.line(
         f"{job.name}: {job.graph.num_ops} ops, {len(job.graph.edges)} edges, "
-        f"{len(job.graph.groups)} groups ({'fused' if job.config.fused else 'unrolled'} form); "
-        f"{job.config.num_envs} environments, {job.env_steps_per_iteration} steps per iteration; "
+        f"{len(job.graph.groups)} groups; {job.size}; "
         f"cluster {problem.cluster.name}: {problem.cluster.num_devices} devices"
     )
     run = LearnRun(
@@ -134,7 +133,8 @@ def _plan_all(run: LearnRun, layouts: Sequence[Layout], view: View) -> None:
     table = run.calibration.table()
     costs = table.costs(problem)
     budget = config.training.sim_episodes
-    names = [name for name in config.planners if name != LEARNED]
+    chosen = baselines(config.job) if config.planners is None else config.planners
+    names = [name for name in chosen if name != LEARNED]
     with _warm_up():
         with view.progress("baselines", len(names)) as advance:
             results = compare_problem(

@@ -2,15 +2,22 @@
 
 import datetime
 import hashlib
-from dataclasses import asdict
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from itertools import accumulate
 
 from doppler.api import simulate
+from doppler.calibration import Calibration
+from doppler.core.costs import Costs
+from doppler.core.plan import Plan
+from doppler.core.problem import Objective, Problem
 from doppler.core.trace import Trace
 from doppler.learn_run import LEARNED, Candidate, LearnRun
 from doppler.measure import Interval as MeasuredInterval
+from doppler.passes import back_to_back
 from doppler.planners.bounds import lower_bounds
 from doppler.provenance import describe_machine, revision, versions
+from doppler.real_job import RealJob
 from doppler.report.attribution import attribute, steady_window
 from doppler.report.model import (
     ExplorationCost,
@@ -27,9 +34,11 @@ from doppler.report.model import (
     TimeTable,
 )
 from doppler.report.simulator_error import kind_errors, op_errors
-from doppler.report.timeline import timeline
+from doppler.report.timeline import Timeline, timeline
 from doppler.results import command_text
+from doppler.session import RewardRecord
 from doppler.training.config import Stage
+from executor.probe import ProbeResult
 
 GANTT_ITERATIONS = 2
 NS_PER_MS = 1e6
@@ -43,76 +52,95 @@ def build_report(run: LearnRun) -> tuple[RunReport, Trace]:
     problem, plan = run.problem, run.learned_plan
     costs = run.calibration.table().costs(problem)
     measured = run.learned_trace
-    simulated = simulate(problem, plan, costs, measured.iterations)
-    first = max(1, measured.iterations // 2)
+    simulated = simulated_trace(problem, plan, costs, measured.iterations)
+    shown = shown_traces(problem, plan, simulated, measured, "learned plan")
     device_names = tuple(device.name for device in problem.cluster.devices)
     report = RunReport(
         title=f"{run.job.name} on {problem.cluster.name}",
-        objective="period",
+        objective=problem.objective.value,
         job=run.job.name,
-        job_facts=_job_facts(run),
+        job_facts=job_facts(run.job),
         cluster=problem.cluster.name,
-        cluster_facts=_cluster_facts(run),
+        cluster_facts=cluster_facts(problem, run.calibration),
         planners=_planner_rows(run),
         ratios=_ratios(run),
         curves=_curves(run),
-        simulated=timeline(
-            "Simulated, learned plan",
-            problem.graph,
-            problem.cluster,
-            simulated,
-            first,
-            GANTT_ITERATIONS,
-        ),
-        measured=timeline(
-            "Measured, learned plan",
-            problem.graph,
-            problem.cluster,
-            measured,
-            first,
-            GANTT_ITERATIONS,
-        ),
+        simulated=shown.simulated,
+        measured=shown.measured,
+        time_tables=shown.time_tables,
+        kind_errors=kind_errors(problem.graph, simulated, measured),
+        op_errors=op_errors(problem.graph, device_names, simulated, measured),
+        reward=reward_points(run.rewards),
+        exploration=_exploration(run),
+        provenance=provenance(run.command, run.config.seed, run.found),
+        notes=_notes(run),
+    )
+    return report, simulated
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShownTraces:
+    """Two traces of one plan as a report shows them.
+
+    Attributes:
+        simulated, measured: Iterations from the middle of the traces.
+        time_tables: Where the time of either goes.
+    """
+
+    simulated: Timeline
+    measured: Timeline
+    time_tables: tuple[TimeTable, ...]
+
+
+def shown_traces(
+    problem: Problem, plan: Plan, simulated: Trace, measured: Trace, name: str
+) -> ShownTraces:
+    """Returns the charts and tables of two traces of a plan.
+
+    Raises:
+        DopplerError: If the traces are shorter than the graph's window and two iterations.
+    """
+    first = max(1, measured.iterations // 2)
+
+    def shown(title: str, trace: Trace) -> Timeline:
+        graph, cluster = problem.graph, problem.cluster
+        return timeline(f"{title}, {name}", graph, cluster, trace, first, GANTT_ITERATIONS)
+
+    return ShownTraces(
+        simulated=shown("Simulated", simulated),
+        measured=shown("Measured", measured),
         time_tables=tuple(
             TimeTable(
-                title=f"{title}, learned plan",
+                title=f"{title}, {name}",
                 iterations=window.iterations,
                 devices=attribute(problem, plan, trace, window),
             )
             for title, trace in (("Simulated", simulated), ("Measured", measured))
             for window in (steady_window(trace, problem.graph.window),)
         ),
-        kind_errors=kind_errors(problem.graph, simulated, measured),
-        op_errors=op_errors(problem.graph, device_names, simulated, measured),
-        reward=_rewards(run),
-        exploration=_exploration(run),
-        provenance=_provenance(run),
-        notes=_notes(run),
-    )
-    return report, simulated
-
-
-def _job_facts(run: LearnRun) -> tuple[Fact, ...]:
-    config = run.job.config
-    return (
-        Fact("environment", config.environment or config.custom_name),
-        Fact("environments", f"{config.num_envs} in {config.num_shards} shards"),
-        Fact("horizon", f"{config.horizon} steps, {config.chunk} per rollout op"),
-        Fact("steps per iteration", str(config.rows)),
-        Fact("policy", "-".join(map(str, config.hidden))),
-        Fact("PPO", f"{config.epochs} epochs of {config.minibatches} minibatches"),
-        Fact("trainers", f"{config.num_trainers} parts, {config.num_segments} segments"),
-        Fact("form", "fused" if config.fused else "unrolled"),
-        Fact("ops", str(run.job.graph.num_ops)),
     )
 
 
-def _cluster_facts(run: LearnRun) -> tuple[Fact, ...]:
+def simulated_trace(problem: Problem, plan: Plan, costs: Costs, iterations: int) -> Trace:
+    """Returns the simulated trace of a plan, passes apart where the job runs them apart."""
+    if problem.objective is Objective.makespan:
+        return back_to_back([simulate(problem, plan, costs, 1)] * iterations)
+    return simulate(problem, plan, costs, iterations)
+
+
+def job_facts(job: RealJob) -> tuple[Fact, ...]:
+    """Returns what a report says of a job."""
+    return tuple(Fact(name, value) for name, value in job.facts)
+
+
+def cluster_facts(problem: Problem, calibration: Calibration) -> tuple[Fact, ...]:
+    """Returns what a report says of the devices and the runtime's own cost."""
     return (
-        Fact("devices", ", ".join(device.name for device in run.problem.cluster.devices)),
-        Fact("publish latency", run.calibration.publish_text),
+        Fact("devices", ", ".join(device.name for device in problem.cluster.devices)),
+        Fact("publish latency", calibration.publish_text),
         *(
             Fact(f"dispatch, {row.cores} core(s)", f"{row.time_ns / 1e3:.1f} us per op")
-            for row in run.calibration.dispatch
+            for row in calibration.dispatch
         ),
     )
 
@@ -125,7 +153,7 @@ def _planner_rows(run: LearnRun) -> tuple[PlannerRow, ...]:
             role=_role(candidate),
             layout=candidate.layout,
             simulated_ns=candidate.result.value_ns,
-            measured=_interval(candidate.measured_ns, candidate.windows),
+            measured=report_interval(candidate.measured_ns, candidate.windows),
             num_simulations=candidate.result.num_calls,
             seconds=candidate.result.seconds,
             lower_bound_ns=bound_ns if candidate.layout == run.layout else None,
@@ -140,7 +168,8 @@ def _role(candidate: Candidate) -> Role:
     return Role.single_device if candidate.name == "single_device" else Role.baseline
 
 
-def _interval(measured: MeasuredInterval | None, windows: int) -> Interval | None:
+def report_interval(measured: MeasuredInterval | None, windows: int) -> Interval | None:
+    """Returns a measured time as a report has it, None where there is none."""
     if measured is None:
         return None
     return Interval(
@@ -179,7 +208,7 @@ def _curves(run: LearnRun) -> tuple[LearningCurve, ...]:
             LearningCurve(
                 title="Stage II: reinforcement learning in the simulator",
                 x_label="simulations",
-                y_label="period (ms)",
+                y_label=f"{run.problem.objective.value} (ms)",
                 series=(
                     Series(
                         name="mean of the policy's plans",
@@ -207,7 +236,7 @@ def _system_curve(run: LearnRun) -> LearningCurve:
     return LearningCurve(
         title="Stage III: reinforcement learning on the running job",
         x_label="iterations of the job",
-        y_label="measured period (ms)",
+        y_label=f"measured {run.problem.objective.value} (ms)",
         series=(
             Series(name="window", xs=xs, ys=tuple(w.period_ns / NS_PER_MS for w in windows)),
             Series(name="fastest window so far", xs=xs, ys=tuple(b / NS_PER_MS for b in best)),
@@ -215,7 +244,8 @@ def _system_curve(run: LearnRun) -> LearningCurve:
     )
 
 
-def _rewards(run: LearnRun) -> tuple[RewardPoint, ...]:
+def reward_points(records: Sequence[RewardRecord]) -> tuple[RewardPoint, ...]:
+    """Returns the reward curve of a job."""
     return tuple(
         RewardPoint(
             iteration=record.iteration,
@@ -223,7 +253,7 @@ def _rewards(run: LearnRun) -> tuple[RewardPoint, ...]:
             mean_return=record.mean_return,
             reward_per_step=record.reward_per_step,
         )
-        for record in run.rewards
+        for record in records
     )
 
 
@@ -239,17 +269,18 @@ def _exploration(run: LearnRun) -> ExplorationCost | None:
     )
 
 
-def _provenance(run: LearnRun) -> Provenance:
-    hardware = run.found.hardware
+def provenance(command: Sequence[str], seed: int, found: ProbeResult) -> Provenance:
+    """Returns where a result that is made now comes from."""
+    hardware = found.hardware
     return Provenance(
-        command=command_text(run.command),
-        seed=run.config.seed,
+        command=command_text(command),
+        seed=seed,
         created=datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
         git_revision=revision(),
         hardware_fingerprint=hashlib.sha256(repr(asdict(hardware)).encode()).hexdigest()[:16],
         hardware=(
             Fact("machine", describe_machine(hardware)),
-            *(Fact(finding.name, finding.detail) for finding in run.found.findings),
+            *(Fact(finding.name, finding.detail) for finding in found.findings),
         ),
         versions=tuple(Fact(name, value) for name, value in versions().items()),
     )
@@ -257,10 +288,10 @@ def _provenance(run: LearnRun) -> Provenance:
 
 def _notes(run: LearnRun) -> tuple[str, ...]:
     notes = [
-        "Simulated periods use the cost table as it was calibrated, before stage III corrected it.",
+        "Simulated times use the cost table as it was calibrated, before stage III corrected it.",
         f"Stage III changed the plan {run.stage3_switches} times; getting ready took "
         f"{run.stage3_switch_ns / 1e6:.0f} ms in all.",
-        "The periods of single plans are medians over 10 windows in turns, with bootstrap "
+        "The times of single plans are medians over 10 windows in turns, with bootstrap "
         "intervals; the ratio comes from interleaved ABBA blocks.",
     ]
     if run.from_cache:

@@ -2,7 +2,7 @@
 
 import dataclasses
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,9 +15,9 @@ from safetensors.numpy import load_file
 from yaml import YAMLError
 
 from doppler.adapt import AdaptiveJob
-from doppler.calibration import load_calibration
+from doppler.calibration import Calibration, load_calibration
 from doppler.compose import overridden_keys
-from doppler.config import JobConfig, OnFailure, RunConfig
+from doppler.config import AnyJobConfig, JobConfig, OnFailure, RunConfig
 from doppler.console import View
 from doppler.core.cluster import Cluster, Device
 from doppler.core.costs import Costs
@@ -29,13 +29,15 @@ from doppler.core.errors import (
     WorkerHungError,
 )
 from doppler.core.plan import Plan
-from doppler.core.problem import Objective, Problem
+from doppler.core.problem import Problem
 from doppler.core.serialize import load_cluster, load_plan, save
 from doppler.core.trace import Trace
-from doppler.jobs import RealJob, build_job, resolve_job
+from doppler.jobs import RLJob, build_any_job, resolve_any_job
 from doppler.measure import measured_period_ns
 from doppler.planners.base import Budget
 from doppler.planners.registry import get_planner
+from doppler.real_job import RealJob
+from doppler.report.html import write_report
 from doppler.results import (
     CHECKPOINT_FILE,
     CLUSTER_FILE,
@@ -49,11 +51,15 @@ from doppler.results import (
     make_result_folder,
     write_settings,
 )
+from doppler.run_report import RunHistory, build_run_report
 from doppler.session import JobSession
+from doppler.tensor_config import TENSOR_JOBS
 from doppler.tensor_file import write_tensors
 from executor.checkpoint import Checkpoint
 from executor.options import ExecutorOptions
+from executor.probe import probe
 from simulator.costs.measured import CostTable
+from simulator.costs.source import UnknownTimeError
 from simulator.scorer import CompiledScorer
 
 WINDOW = 10
@@ -72,13 +78,21 @@ def run_plan(config: RunConfig, command: Sequence[str], view: View) -> Path:
     """
     source, plan_path = _locate(config.plan)
     config = _resolved(config, command, source)
-    job = build_job(config.job, config.seed)
+    job = build_any_job(config.job, config.seed)
+    if config.run.target_reward is not None and not isinstance(job, RLJob):
+        raise ConfigError(f"run.target_reward is for deep-RL jobs, and {job.name!r} has no reward")
     cluster = load_cluster(source / CLUSTER_FILE)
-    problem = Problem(graph=job.graph, cluster=cluster, objective=Objective.period)
+    problem = Problem(graph=job.graph, cluster=cluster, objective=job.objective)
     plan = load_plan(plan_path, problem)
+    calibration = _calibration(source)
     table = None
     if config.run.on_failure is OnFailure.replan or config.run.adapt:
-        table = _cost_table(source)
+        if calibration is None:
+            raise ConfigError(
+                f"run.on_failure=replan and run.adapt plan with {COSTS_FILE} beside the plan, and "
+                f"{str(source)!r} has none"
+            )
+        table = calibration.table()
         table.costs(problem)  # what it lacks is said now, not when a device is lost
     checkpoint = None
     if config.run.resume is not None:
@@ -87,12 +101,36 @@ def run_plan(config: RunConfig, command: Sequence[str], view: View) -> Path:
     folder = make_result_folder(Path(config.results), job.name, cluster.name)
     write_settings(folder, config, command)
     save(job.graph, folder / GRAPH_FILE)
-    if (source / COSTS_FILE).exists():
+    if calibration is not None:
         shutil.copyfile(source / COSTS_FILE, folder / COSTS_FILE)
     runner = _Runner(config, job, table, folder, view)
     runner.run(_Situation(problem=problem, plan=plan), checkpoint)
+    view.line(_report(job, runner.history, calibration, folder, config, command))
     link_latest(folder)
     return folder
+
+
+def _report(
+    job: RealJob,
+    history: RunHistory,
+    calibration: Calibration | None,
+    folder: Path,
+    config: RunConfig,
+    command: Sequence[str],
+) -> str:
+    """Writes the report of a run; returns where it is, or why there is none."""
+    if calibration is None:
+        return f"no report: there was no {COSTS_FILE} beside the plan, so nothing is simulated"
+    found = probe(shm_dir=config.executor.shm_dir)
+    try:
+        report = build_run_report(
+            job, history, calibration, command=command, seed=config.seed, found=found
+        )
+    except UnknownTimeError as error:
+        return f"no report: {error}"
+    if report is None:
+        return "no report: the run has no window that is long enough to show"
+    return f"report: {write_report(folder, report)}"
 
 
 def save_checkpoint(checkpoint: Checkpoint, folder: Path) -> Path:
@@ -140,6 +178,7 @@ class _Runner:
         self._view = view
         self._options = ExecutorOptions(shm_dir=config.executor.shm_dir)
         self._left: tuple[int, ...] = ()
+        self.history = RunHistory()
 
     def run(self, situation: _Situation, checkpoint: Checkpoint | None) -> None:
         """Runs to the end, re-planning on what is left where the settings say so."""
@@ -157,6 +196,7 @@ class _Runner:
                 checkpoint = load_checkpoint(self._folder) if stored.exists() else checkpoint
                 done = 0 if checkpoint is None else checkpoint.iteration
                 forget_metrics(self._folder, done)
+                self.history.go_back(done)
                 self._view.line(f"going on from iteration {done}")
 
     def _run_on(self, situation: _Situation, checkpoint: Checkpoint | None, goal: int) -> None:
@@ -175,9 +215,10 @@ class _Runner:
                     advance(executor.iteration, "")
                     while executor.iteration < goal:
                         count = min(WINDOW, goal - executor.iteration)
-                        trace = step(count)
+                        plan, trace = step(count)
                         note = ""
                         if count >= MIN_WINDOW:
+                            self.history.add(situation.problem, plan, trace)
                             note = f"{measured_period_ns(trace) / 1e6:.1f} ms"
                         reward = session.last_return()
                         if reward is not None:
@@ -185,6 +226,7 @@ class _Runner:
                         advance(count, note)
                         for record in session.rewards[-count:]:
                             append_metrics(self._folder, record)
+                            self.history.rewards.append(record)
                         due = settings.checkpoint_every
                         if due and executor.iteration - saved_at >= due:
                             save_checkpoint(executor.checkpoint(), self._folder)
@@ -197,10 +239,12 @@ class _Runner:
             path = save_checkpoint(executor.checkpoint(), self._folder)
             self._view.line(f"{executor.iteration} iterations done; checkpoint: {path}")
 
-    def _step(self, session: JobSession, situation: _Situation) -> Callable[[int], Trace]:
-        """Returns what runs the job on: under the plan, or under one that follows drift."""
+    def _step(
+        self, session: JobSession, situation: _Situation
+    ) -> Callable[[int], tuple[Plan, Trace]]:
+        """Returns what runs the job on, under the plan or one that follows drift, and which."""
         if not self._settings.adapt or self._table is None:
-            return lambda count: session.run(situation.plan, count)
+            return lambda count: (situation.plan, session.run(situation.plan, count))
         adaptive = AdaptiveJob(
             session.run,
             situation.problem,
@@ -210,9 +254,10 @@ class _Runner:
             first_iteration=session.executor.iteration,
         )
 
-        def step(count: int) -> Trace:
+        def step(count: int) -> tuple[Plan, Trace]:
+            plan = adaptive.plan
             if count < MIN_WINDOW:
-                return session.run(adaptive.plan, count)
+                return plan, session.run(plan, count)
             trace = adaptive.step(count)
             self._table = adaptive.table
             record = adaptive.records[-1]
@@ -224,7 +269,7 @@ class _Runner:
                     f"{record.measured_ns / 1e6:.1f} ms, predicted "
                     f"{record.predicted_ns / 1e6:.1f} ms; re-planned"
                 )
-            return trace
+            return plan, trace
 
         return step
 
@@ -267,14 +312,10 @@ def surviving_cluster(old: Cluster, kept: Sequence[Device]) -> Cluster:
     )
 
 
-def _cost_table(source: Path) -> CostTable:
+def _calibration(source: Path) -> Calibration | None:
+    """The cost table beside a plan, None if there is none."""
     path = source / COSTS_FILE
-    if not path.exists():
-        raise ConfigError(
-            f"run.on_failure=replan and run.adapt plan with {COSTS_FILE} beside the plan, and "
-            f"{str(source)!r} has none"
-        )
-    return load_calibration(path).table()
+    return load_calibration(path) if path.exists() else None
 
 
 def _reached(target: float | None, reward: float | None) -> bool:
@@ -300,14 +341,28 @@ def _resolved(config: RunConfig, command: Sequence[str], source: Path) -> RunCon
     keys = overridden_keys(command)
     stored = source / CONFIG_FILE
     if "job" in keys or not stored.exists():
-        return dataclasses.replace(config, job=resolve_job(config.job, keys))
+        return dataclasses.replace(config, job=resolve_any_job(config.job, keys))
     try:
         document: Any = OmegaConf.load(stored)
-        job = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(JobConfig), document["job"]))
+        schema = _schema_of(document["job"])
+        job = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(schema), document["job"]))
         seed = config.seed if "seed" in keys else int(document["seed"])
     except (OSError, YAMLError, OmegaConfBaseException, KeyError, TypeError, ValueError) as error:
         raise FormatError(f"configuration {str(stored)!r} cannot be read: {error}") from error
-    assert isinstance(job, JobConfig)
+    assert isinstance(job, AnyJobConfig)
     names = [key.removeprefix("job.") for key in keys if key.startswith("job.")]
+    foreign = next((name for name in names if not hasattr(job, name)), None)
+    if foreign is not None:
+        raise ConfigError(
+            f"the plan in {str(source)!r} is for job {job.name!r}, which has no setting "
+            f"{foreign!r}: name another job with job=NAME"
+        )
     changed = {name: getattr(config.job, name) for name in names}
     return dataclasses.replace(config, job=dataclasses.replace(job, **changed), seed=seed)
+
+
+def _schema_of(job: Mapping[str, object]) -> type[AnyJobConfig]:
+    """The schema whose settings a stored job has; a damaged one is read as deep RL and refused."""
+    schemas = {type(choice) for choice in TENSOR_JOBS.values()}
+    found = (s for s in schemas if {item.name for item in dataclasses.fields(s)} == set(job))
+    return next(found, JobConfig)

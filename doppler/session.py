@@ -1,14 +1,16 @@
 """A real job under way: executors by layout, and the reward curve that the job itself reports."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
 
 from doppler.core.plan import Plan
-from doppler.core.problem import Problem
+from doppler.core.problem import Objective, Problem
 from doppler.core.trace import Trace
-from doppler.jobs import RealJob
+from doppler.jobs import RLJob
+from doppler.passes import back_to_back
+from doppler.real_job import RealJob
 from executor.drl.job import PPOJob, iteration_metrics
 from executor.drl.records import BatchStats
 from executor.options import ExecutorOptions
@@ -36,23 +38,42 @@ class RewardRecord:
     mean_length: float | None
 
 
+class RewardReader:
+    """Reads the reward curve of a deep-RL job from tensors that the executor keeps.
+
+    Attributes:
+        recorded: (op, output) of each.
+    """
+
+    def __init__(self, job: RLJob) -> None:
+        self._steps = job.env_steps_per_iteration
+        self._kernels = PPOJob(job.config)
+        ids = job.graph.op_ids
+        self.recorded = tuple((ids[op], output) for op, output in self._kernels.recorded())
+
+    def read(self, executor: CoreExecutor) -> Iterator[RewardRecord]:
+        """Yields a record per iteration since the last call."""
+        records = executor.take_records()
+        for rows in zip(*(records[key] for key in self.recorded), strict=True):
+            stats = self._kernels.batch_stats([values for _, values in rows])
+            yield reward_record(rows[0][0], stats, self._steps)
+
+
 class JobSession:
     """A running job on one layout.
 
     Attributes:
         problem: Graph and cluster.
         executor: What runs it.
-        rewards: The job's reward curve so far.
+        rewards: The reward curve of a deep-RL job so far; empty for other jobs.
     """
 
     def __init__(self, job: RealJob, problem: Problem, options: ExecutorOptions) -> None:
         self.problem = problem
         self.rewards: list[RewardRecord] = []
-        self._job = job
-        self._kernels = PPOJob(job.config)
-        ids = problem.graph.op_ids
-        self._recorded = tuple((ids[op], output) for op, output in self._kernels.recorded())
-        self.executor = CoreExecutor(job.spec, problem, replace(options, record=self._recorded))
+        self._reader = RewardReader(job) if isinstance(job, RLJob) else None
+        recorded = () if self._reader is None else self._reader.recorded
+        self.executor = CoreExecutor(job.spec, problem, replace(options, record=recorded))
 
     def __enter__(self) -> "JobSession":
         return self
@@ -66,13 +87,17 @@ class JobSession:
         self.executor.close()
 
     def run(self, plan: Plan, iterations: int) -> Trace:
-        """Runs the job on; the rewards of every iteration are kept."""
-        trace = self.executor.run(self.problem, plan, iterations)
-        steps = self._job.env_steps_per_iteration
-        records = self.executor.take_records()
-        for rows in zip(*(records[key] for key in self._recorded), strict=True):
-            stats = self._kernels.batch_stats([values for _, values in rows])
-            self.rewards.append(reward_record(rows[0][0], stats, steps))
+        """Runs the job on; the rewards of every iteration are kept.
+
+        Where the makespan counts, an iteration is a pass that starts when the last one has ended.
+        """
+        if self.problem.objective is Objective.makespan:
+            passes = [self.executor.run(self.problem, plan, 1) for _ in range(iterations)]
+            trace = back_to_back(passes)
+        else:
+            trace = self.executor.run(self.problem, plan, iterations)
+        if self._reader is not None:
+            self.rewards += self._reader.read(self.executor)
         return trace
 
     def last_return(self, over: int = 10) -> float | None:

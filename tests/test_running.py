@@ -40,6 +40,8 @@ from doppler.core.layout import per_core_layout
 from doppler.core.problem import Objective, Problem
 from doppler.core.serialize import load_cluster, load_graph, load_plan, save
 from doppler.jobs import build_job
+from doppler.report.html import PAGE_FILE
+from doppler.report.model import load_report
 from doppler.results import (
     CHECKPOINT_FILE,
     CLUSTER_FILE,
@@ -118,6 +120,13 @@ def test_resuming_a_run_gives_what_one_long_run_gives(stored, tmp_path):
     assert a.tokens.keys() == b.tokens.keys()
     assert all(np.array_equal(a.tokens[key], b.tokens[key]) for key in a.tokens)
     assert no_worker_left()
+    report = load_report(whole)
+    assert [(row.name, row.measured.num_windows) for row in report.planners] == [("dp_only", 1)]
+    assert [point.iteration for point in report.reward] == list(range(8))
+    (whole / PAGE_FILE).unlink()
+    assert main(["report", str(whole)]) == 0
+    assert "plan dp_only" in (whole / PAGE_FILE).read_text()
+    assert not (second / PAGE_FILE).exists()  # three iterations fill the pipeline, no more
 
 
 def test_a_result_folder_can_be_run_and_resumed_again_without_naming_the_job(stored, tmp_path):

@@ -11,7 +11,7 @@ import re
 import numpy as np
 
 from doppler.core.errors import PlanError
-from doppler.core.graph import Op
+from doppler.core.graph import DataflowGraph, Op
 from doppler.planners.mask import Ints, Mask
 
 # Which coordinate of "kind[a,b,c]" is the shard that is dealt out to the devices: environment
@@ -29,6 +29,11 @@ SHARD_COORDINATE: dict[str, int | None] = {
 }
 
 _COORDINATES = re.compile(r"\[(\d+(?:,\d+)*)\]$")
+
+
+def has_roles(graph: DataflowGraph) -> bool:
+    """True if templates can map a graph: every op is of a kind of a deep-RL job."""
+    return all(graph.ops[op].kind in SHARD_COORDINATE for op in graph.placeable)
 
 
 def dp_only_devices(mask: Mask) -> Ints:
