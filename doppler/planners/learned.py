@@ -28,6 +28,7 @@ from doppler.core.runtime import INFEASIBLE_NS, Scorer
 from doppler.planners.base import Budget
 from doppler.planners.bounds import lower_bounds
 from doppler.planners.learned_run import AnytimeEvaluator, LearnedRun, PlanProgress
+from doppler.policies.ablations import new_policy
 from doppler.policies.assignment import Assignment, Ints
 from doppler.policies.build import build_assignment
 from doppler.policies.config import PolicyConfig
@@ -180,7 +181,7 @@ class LearnedPlanner:
         if policy is None and self.start is Start.pretrained:
             policy = load_pretrained()
         if policy is None:
-            policy = DualPolicy(self.policy_config, seed=int(rng.integers(2**31)))
+            policy = new_policy(self.policy_config, seed=int(rng.integers(2**31)))
         elites = EliteBuffer(assignment, self._settings.reinforce.num_elites)
         inputs = policy_inputs(assignment, policy.config)
         own = np.random.default_rng(int(rng.integers(2**63)))

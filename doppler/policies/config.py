@@ -27,15 +27,20 @@ class MessagePassing(enum.Enum):
 
 
 class Learned(enum.Enum):
-    """Which of the two policies learns; the other one's place is taken by a rule.
+    """What learns: both policies as they are meant to be used, or an ablation of them.
 
     `select_only`: SEL with the device of the earliest start. `place_only`: the candidate of the
-    largest b-level with PLC. Ties go to the lower id. Source: DOPPLER, dual-policy ablation.
+    largest b-level with PLC. Ties go to the lower id. `joint`: one softmax over all (candidate,
+    device) pairs (`doppler.policies.joint`). `per_step`: both policies, messages passed anew at
+    every step over the graph as it is placed so far (`doppler.policies.step_policy`).
+    Source: DOPPLER, dual-policy ablation and message passing once per episode.
     """
 
     both = "both"
     select_only = "select_only"
     place_only = "place_only"
+    joint = "joint"
+    per_step = "per_step"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +49,7 @@ class PolicyConfig:
 
     Attributes:
         kind: Which pair.
-        learned: Which of them learns.
+        learned: Which of them learns, or which ablation.
         hidden: Width of an op's embedding.
         rank: Rank of the edge-conditioned map of a message (the paper's map has full rank).
         rounds: Message-passing rounds.

@@ -88,7 +88,7 @@ class DualPolicy(nn.Module):
         with torch.random.fork_rng(devices=[]):
             self.select = SelectPolicy(config)
             self.place = PlacePolicy(config)
-        _initialise(self, seed)
+        initialise(self, seed)
 
     def encode(self, inputs: PolicyInputs) -> Encoded:
         """Returns the per-update terms; message passing happens here and only here."""
@@ -238,7 +238,7 @@ def _place_logs(head: PlaceHead, rollouts: Rollouts) -> tuple[Tensor, Tensor]:
     return rows, torch.log_softmax(logits, dim=1)
 
 
-def _initialise(policy: DualPolicy, seed: int) -> None:
+def initialise(policy: DualPolicy, seed: int) -> None:
     """Orthogonal matrices, zero biases, priors as configured.
 
     The improved pair begins as its priors, with output layers of zero: what a random network adds

@@ -111,11 +111,11 @@ class PriorWeights(nn.Module):
 
 
 def path_sums(embeddings: Tensor, jumps: Tensor) -> Tensor:
-    """Returns the sum of embeddings over each op's longest path, its own included, N x H.
+    """Returns the sum of embeddings over each op's longest path, its own included, N x ... x H.
 
     Pointer doubling: log2(depth) gathers instead of a walk per path.
     """
-    zero = embeddings.new_zeros(1, embeddings.shape[1])
+    zero = embeddings.new_zeros(1, *embeddings.shape[1:])
     sums = embeddings
     for row in jumps:
         sums = sums + torch.cat([sums, zero])[row]

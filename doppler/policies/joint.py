@@ -156,9 +156,8 @@ def _roll(
     orders, devices = orders.copy(), devices.copy()
     select, both = np.zeros(orders.shape), np.zeros(orders.shape)
     rows = _empty_rows(0, inputs.tables, heads)
-    temperatures = (temperature.select, temperature.place)
-    choices = (orders, devices, select, both)
-    _run_joint(inputs.tables, heads, mode, seeds, *temperatures, *choices, rows)
+    t_s, t_p = temperature.select, temperature.place
+    _run_joint(inputs.tables, heads, mode, seeds, t_s, t_p, orders, devices, select, both, rows)
     found = replay_episodes(inputs.tables, heads, orders, devices, temperature)
     return replace(found, select_log_probs=select, place_log_probs=both - select)
 
@@ -180,9 +179,19 @@ def _replay_rows(tables: Tables, heads: Heads, rollouts: Rollouts) -> _Rows:
     rows = _empty_rows(int(waits.sum()), tables, heads)
     scratch = np.zeros((2, batch, num_ops))
     seeds = np.zeros(batch, dtype=np.uint64)
-    choices = (rollouts.orders, rollouts.devices, scratch[0], scratch[1])
-    temperatures = (rollouts.temperature.select, rollouts.temperature.place)
-    _run_joint(tables, heads, REPLAY, seeds, *temperatures, *choices, rows)
+    _run_joint(
+        tables,
+        heads,
+        REPLAY,
+        seeds,
+        rollouts.temperature.select,
+        rollouts.temperature.place,
+        rollouts.orders,
+        rollouts.devices,
+        scratch[0],
+        scratch[1],
+        rows,
+    )
     return rows
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from doppler.core.errors import ConfigError, FormatError
+from doppler.policies.ablations import new_policy
 from doppler.policies.bundle import load_tensors, read_bundle, write_bundle
 from doppler.policies.config import Learned, PolicyConfig, PolicyKind
 from doppler.policies.dual import DualPolicy
@@ -28,7 +29,7 @@ def load_policy(directory: Path) -> DualPolicy:
         FormatError: If the directory is absent, damaged, foreign, or of another shape.
     """
     tensors, content = read_bundle(directory, KIND, VERSION, frozenset({"config"}))
-    policy = DualPolicy(parse_config(content["config"], directory), seed=0)
+    policy = new_policy(parse_config(content["config"], directory), seed=0)
     load_tensors(policy, tensors, directory)
     return policy
 

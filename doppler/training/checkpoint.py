@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from doppler.core.errors import FormatError
+from doppler.policies.ablations import new_policy
 from doppler.policies.assignment import Assignment
 from doppler.policies.bundle import load_tensors, read_bundle, write_bundle
 from doppler.policies.dual import DualPolicy, policy_inputs
@@ -73,7 +74,7 @@ def load_checkpoint(
                 f"checkpoint {directory} was made for {label} {content[f'{label}_digest']}, and "
                 f"this one is {found}"
             )
-    policy = DualPolicy(parse_config(content["config"], directory), seed=0)
+    policy = new_policy(parse_config(content["config"], directory), seed=0)
     load_tensors(policy, below(tensors, "policy."), directory)
     elites = EliteBuffer(assignment, capacity)
     elites.elites = _elites(tensors, content["elites"], assignment, directory)

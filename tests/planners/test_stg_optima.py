@@ -21,8 +21,9 @@ from tests.graphs.imports import equal_devices
 
 FOLDER = Path(__file__).parent / "stg"
 NAMES = sorted(path.name for path in FOLDER.glob("*.stg"))
-# These place other things: workloads with data-parallel roles, and graphs of a dozen ops.
-UNSUITABLE = ("dp_only", "exhaustive")
+# These place other things: workloads with data-parallel roles, and graphs of a dozen ops. The
+# ablations are the learned planner with other policies, and slower.
+UNSUITABLE = ("dp_only", "exhaustive", *(name for name in BUILT_IN if name[:8] == "learned_"))
 PLANNERS = [name for name in sorted(BUILT_IN) if name not in UNSUITABLE]
 # Those that train a network or prove something meet every fifth graph (8 of 40), the others all:
 # 8 graphs take them about 15 s together, gdp and learned most of it.
