@@ -69,7 +69,9 @@ class JobConfig(AnyJobConfig):
 
     name: str = setting("ppo_ant", "name of the job; a custom job: the class in job.path")
     env: str = setting(
-        "ant", f"environment: {', '.join(_ENVIRONMENTS)}, a gymnasium id, or isaacgym:TASK"
+        "ant",
+        f"environment: {', '.join(_ENVIRONMENTS)}, the same behind mujoco_warp:, a gymnasium id, "
+        "or isaacgym:TASK",
     )
     path: str | None = setting(None, "Python file with the class of a custom job")
     env_python: str | None = setting(

@@ -11,10 +11,12 @@ from executor.drl.gym_env import GymEnvironment
 from executor.drl.humanoid import HUMANOID
 from executor.drl.mujoco_env import MujocoEnvironment, Task
 from executor.drl.pendulum import PENDULUM
+from executor.drl.physics import RolloutPhysics
 from executor.drl.shadow_hand import SHADOW_HAND
 from executor.drl.vector_env import VectorEnvironment
+from executor.drl.warp_physics import WarpPhysics
 
-GYM_PREFIX = "gym:"
+GYM_PREFIX, WARP_PREFIX = "gym:", "mujoco_warp:"
 TASKS: Mapping[str, Task] = {
     "ant": ANT,
     "anymal": ANYMAL,
@@ -31,16 +33,20 @@ def make_environment(name: str, num_envs: int, first_env: int) -> VectorEnvironm
     """Returns `num_envs` copies of environment `name` with global ids from `first_env` on.
 
     Args:
-        name: One of `TASKS`, or `gym:` and a gymnasium id.
+        name: One of `TASKS`, `mujoco_warp:` and one of them, or `gym:` and a gymnasium id.
         num_envs: Copies; more copies amortise the cost of a call.
         first_env: Global id of the first copy; decides its random numbers.
 
     Raises:
-        ConfigError: The name is unknown, or the gymnasium environment does not fit.
+        ConfigError: The name is unknown, the gymnasium environment does not fit, or mujoco-warp is
+            not installed.
     """
     if name.startswith(GYM_PREFIX):
         return GymEnvironment(name.removeprefix(GYM_PREFIX), num_envs, first_env)
-    if name not in TASKS:
-        choices = [*TASKS, f"{GYM_PREFIX}<gymnasium id>"]
+    task = TASKS.get(name.removeprefix(WARP_PREFIX))
+    if task is None:
+        own = [f"{WARP_PREFIX}{task}" for task in TASKS] if name.startswith(WARP_PREFIX) else TASKS
+        choices = [*own, f"{GYM_PREFIX}<gymnasium id>"]
         raise ConfigError(f"environment {name!r} is unknown; {nearest(name, choices)}")
-    return MujocoEnvironment(TASKS[name], num_envs, first_env)
+    physics = WarpPhysics if name.startswith(WARP_PREFIX) else RolloutPhysics
+    return MujocoEnvironment(task, num_envs, first_env, physics)

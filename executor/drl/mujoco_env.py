@@ -1,26 +1,18 @@
-"""Vector environments on our own MuJoCo models, stepped in batches by `mujoco.rollout`."""
+"""Vector environments on our own MuJoCo models, whatever moves them (`physics.Physics`)."""
 
-import logging
 from collections.abc import Mapping
-from functools import cache
-from pathlib import Path
 from typing import NamedTuple, Protocol
 
 import mujoco
 import numpy as np
-from mujoco.rollout import Rollout
 from numpy.typing import NDArray
 
 from doppler.core.errors import ExecutionError
 from executor.drl.counter_random import CounterRandom, Stream
+from executor.drl.physics import Array, PhysicsFactory, RolloutPhysics, load_model, state_size
 from executor.drl.vector_env import EnvironmentStep
 
-Array = NDArray[np.float64]
-_ASSETS = Path(__file__).parent / "assets"
-_FULL = int(mujoco.mjtState.mjSTATE_FULLPHYSICS)
-_CTRL = int(mujoco.mjtState.mjSTATE_CTRL)
-_START_S = 1.0  # clock at the start of an episode, apart from MuJoCo's own reset to 0
-_log = logging.getLogger(__name__)
+_START_S = 1.0  # clock at the start of an episode, apart from the physics' own reset to 0
 
 
 class Transition(NamedTuple):
@@ -97,64 +89,50 @@ class Task(Protocol):
         ...
 
 
-@cache
-def load_model(asset: str) -> mujoco.MjModel:
-    """Returns the compiled model of `assets/<asset>`; models never change, so one is enough."""
-    # Unstable physics is handled in `step`; MuJoCo's default is a log file in the current folder.
-    mujoco.set_mju_user_warning(_log.debug)
-    return mujoco.MjModel.from_xml_path(str(_ASSETS / asset))
-
-
 class MujocoEnvironment:
     """n copies of one task. The protocol is `vector_env.VectorEnvironment`.
 
-    The constraint solver starts cold at every control step, so the physics state alone decides the
-    future: an exported state continues bit for bit, and copies do not see each other.
+    The physics state alone decides the future: an exported state continues bit for bit, and copies
+    do not see each other.
+
+    Args:
+        task: What is asked for.
+        num_envs: n.
+        first_env: Global id of the first copy.
+        physics: What moves the copies.
     """
 
-    def __init__(self, task: Task, num_envs: int, first_env: int) -> None:
+    def __init__(
+        self, task: Task, num_envs: int, first_env: int, physics: PhysicsFactory = RolloutPhysics
+    ) -> None:
         self._task = task
         self._model = model = load_model(task.asset)
         self.num_envs = num_envs
         self.obs_dim = task.obs_dim
         self.act_dim = int(model.nu)
         self._first_env = first_env
-        self._num_state = mujoco.mj_stateSize(model, _FULL)
-        assert self._num_state == 1 + model.nq + model.nv, "models without activations or plugins"
-        self._physics = np.zeros((num_envs, self._num_state))
+        self._engine = physics(model, num_envs, task.substeps)
+        self._physics = np.zeros((num_envs, state_size(model)))
         self._previous = np.zeros_like(self._physics)
-        self._substates = np.zeros((num_envs, task.substeps, self._num_state))
-        self._sensors = np.zeros((num_envs, task.substeps, model.nsensordata))
-        self._controls = np.zeros((num_envs, task.substeps, self.act_dim))
+        self._sensors = np.zeros((num_envs, model.nsensordata))
+        self._controls = np.zeros((num_envs, self.act_dim))
         self._goals = np.zeros((num_envs, task.goal_dim))
         self._obs = np.zeros((num_envs, self.obs_dim), np.float32)
         self._elapsed = np.zeros(num_envs, np.int64)
         self._episode = np.zeros(num_envs, np.int64)
         self._seed = 0
         self._random = CounterRandom(0)
-        self._models = [model] * num_envs
-        self._num_threads = 0
-        self._pool: Rollout | None = None
-        self._datas: list[mujoco.MjData] = []
-        self.set_threads(1)
+        self._at_rest = mujoco.MjData(model)
         self.state_bytes = sum(array.nbytes for array in self.export_state().values())
         self.step_flop = task.substeps * substep_flop(model)
 
     def set_threads(self, num_threads: int) -> None:
-        """Uses a persistent pool of that many threads (one: the calling thread)."""
-        if num_threads == self._num_threads:
-            return
-        self.close()
-        self._num_threads = num_threads
-        self._pool = Rollout(nthread=num_threads if num_threads > 1 else 0)
-        self._datas = [mujoco.MjData(self._model) for _ in range(num_threads)]
+        """Passes the number on to the physics."""
+        self._engine.set_threads(num_threads)
 
     def close(self) -> None:
-        """Ends the thread pool; `set_threads` starts another."""
-        if self._pool is not None:
-            self._pool.close()
-            self._pool = None
-            self._num_threads = 0
+        """Closes the physics; `set_threads` opens it again."""
+        self._engine.close()
 
     def reset(self, seed: int) -> NDArray[np.float32]:
         """Starts episode 0 of every copy and returns the observations [n, obs_dim]."""
@@ -167,25 +145,13 @@ class MujocoEnvironment:
 
     def step(self, actions: NDArray[np.float32]) -> EnvironmentStep:
         """Advances every copy by one control step."""
-        np.clip(actions[:, None, :], -1.0, 1.0, out=self._controls, casting="unsafe")
+        np.clip(actions, -1.0, 1.0, out=self._controls, casting="unsafe")
         self._previous, self._physics = self._physics, self._previous
-        assert self._pool is not None, "step after close"
-        self._pool.rollout(
-            self._models,
-            self._datas,
-            self._previous,
-            self._controls,
-            nstep=self._task.substeps,
-            skip_checks=True,
-            control_spec=_CTRL,
-            state=self._substates,
-            sensordata=self._sensors,
-        )
-        self._physics[:] = self._substates[:, -1]
+        self._engine.advance(self._previous, self._controls, self._physics, self._sensors)
         now = self._transition(slice(None))
         self._task.observe(self._model, now, self._obs)
         reward, terminated = self._task.judge(self._model, now, self._obs)
-        # MuJoCo resets a copy whose physics broke down, and its clock to 0: that ends the episode.
+        # The physics resets a copy that broke down, and its clock to 0: that ends the episode.
         broken = ~np.isfinite(self._obs.sum(axis=1)) | (self._physics[:, 0] < _START_S)
         terminated |= broken
         reward[broken] = 0.0
@@ -237,8 +203,8 @@ class MujocoEnvironment:
             before_qpos=self._previous[rows, 1 : 1 + nq],
             qpos=self._physics[rows, 1 : 1 + nq],
             qvel=self._physics[rows, 1 + nq :],
-            sensors=self._sensors[rows, -1],
-            actions=self._controls[rows, -1],
+            sensors=self._sensors[rows],
+            actions=self._controls[rows],
             goals=self._goals[rows],
         )
 
@@ -263,7 +229,7 @@ class MujocoEnvironment:
 
     def _sense(self, qpos: Array, qvel: Array) -> Array:
         """Returns the sensors of a copy at rest or in motion, before any action."""
-        data = self._datas[0]
+        data = self._at_rest
         mujoco.mj_resetData(self._model, data)
         data.qpos[:], data.qvel[:] = qpos, qvel
         mujoco.mj_forward(self._model, data)

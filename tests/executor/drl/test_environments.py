@@ -1,10 +1,13 @@
 """Vector environments: sizes, sharding, threads, exact export, and errors."""
 
+import sys
+
 import gymnasium
 import numpy as np
 import pytest
 
 from doppler.core.errors import ConfigError, ExecutionError
+from executor.drl import warp_physics
 from executor.drl.environments import TASKS, make_environment
 from executor.drl.gym_env import GymEnvironment
 from executor.drl.mujoco_env import MujocoEnvironment
@@ -351,3 +354,10 @@ class Broken:
 def test_the_check_names_what_is_wrong(environment, message):
     with pytest.raises(ExecutionError, match=message):
         check_environment(environment, 0)
+
+
+def test_mujoco_warp_that_is_not_installed_is_told(monkeypatch):
+    monkeypatch.setattr(warp_physics, "_load_warp", warp_physics._load_warp.__wrapped__)
+    monkeypatch.setitem(sys.modules, "warp", None)
+    with pytest.raises(ConfigError, match=r"pip install 'doppler-placement\[warp\]'"):
+        make_environment("mujoco_warp:ant", 1, 0)
