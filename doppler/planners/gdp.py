@@ -20,15 +20,18 @@ from doppler.core.errors import ConfigError
 from doppler.core.plan import Plan
 from doppler.core.problem import Problem
 from doppler.core.runtime import INFEASIBLE_NS, Scorer
-from doppler.planners import m_etf
 from doppler.planners.base import Budget
 from doppler.planners.evaluator import Evaluator
+from doppler.planners.learned_placement import (
+    TrainingSettings,
+    check_settings,
+    learn_placement,
+    plan_that_fits,
+)
 from doppler.planners.mask import Ints
-from doppler.planners.placement_inputs import PlacementInputs, make_placement_inputs
+from doppler.planners.placement_inputs import PlacementInputs
 from doppler.planners.tables import Floats
-from doppler.planners.watched import run_within
 from doppler.policies.gdp.network import GdpNetwork
-from doppler.training.learner import torch_threads
 
 SOURCE = "gdp"
 PENALTY = -10.0
@@ -38,23 +41,18 @@ MAX_IDLE = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GdpConfig:
-    """Settings.
+class GdpConfig(TrainingSettings):
+    """Settings, beside those of all such planners.
 
     Attributes:
-        imitation: Updates of stage I before the first sample: imitation of runs of the
-            critical-path rule (no plan is scored).
         samples: Placements per update.
         epochs: Gradient steps per update.
         clip: Largest change of a probability ratio that is rewarded.
         hidden: Width of an embedding.
         sage_layers, placer_layers, heads, segment: Shape of the network.
-        rate, last_rate: Learning rate, linear over the budget.
-        entropy: First entropy weight; it falls linearly to 0.
         memory: Part of the old baseline that an update keeps.
     """
 
-    imitation: int = 0
     samples: int = 16
     epochs: int = 4
     clip: float = 0.2
@@ -63,23 +61,16 @@ class GdpConfig:
     placer_layers: int = 2
     heads: int = 4
     segment: int = 128
-    rate: float = 1e-3
-    last_rate: float = 1e-4
     entropy: float = 0.03
     memory: float = 0.9
 
     def __post_init__(self) -> None:
-        for label in ("samples", "epochs", "sage_layers", "placer_layers", "heads", "segment"):
-            if getattr(self, label) < 1:
-                raise ConfigError(f"{label} of GDP is at least 1, and it is {getattr(self, label)}")
+        check_settings(
+            self, "GDP", "samples", "epochs", "sage_layers", "placer_layers", "heads", "segment"
+        )
         if self.hidden < 1 or self.hidden % self.heads:
             raise ConfigError(
                 f"hidden of GDP is a multiple of heads ({self.heads}), and it is {self.hidden}"
-            )
-        if self.imitation < 0 or self.entropy < 0 or not 0 < self.last_rate <= self.rate:
-            raise ConfigError(
-                f"imitation and entropy of GDP are at least 0 and 0 < last_rate <= rate, and they "
-                f"are {self}"
             )
 
 
@@ -114,14 +105,14 @@ class GdpPlanner:
             CapacityError: If no plan that was scored fits in memory.
             PlanError: If no placement obeys pins, kinds, groups and links.
         """
-        inputs = make_placement_inputs(problem, scorer.costs)
-        evaluator = Evaluator(problem, scorer, budget, SOURCE)
-        with torch_threads(1):
-            run = _Run(inputs, evaluator, self.config, rng)
-            self.values_ns = run.learn(budget.calls)
-        if evaluator.best_ns >= INFEASIBLE_NS:
-            run_within(m_etf.plan, problem, scorer, evaluator, evaluator.remaining, rng)
-        return evaluator.plan()
+
+        def learn(inputs: PlacementInputs, evaluator: Evaluator) -> list[float]:
+            values = _Run(inputs, evaluator, self.config, rng).learn(budget.calls)
+            plan_that_fits(problem, scorer, evaluator, rng)
+            return values
+
+        plan, self.values_ns = learn_placement(problem, scorer, budget, SOURCE, learn)
+        return plan
 
 
 class _Run:

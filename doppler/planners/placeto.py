@@ -21,25 +21,23 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from doppler.core.errors import ConfigError
 from doppler.core.plan import Plan
 from doppler.core.problem import Problem
 from doppler.core.runtime import INFEASIBLE_NS, Scorer
-from doppler.planners import m_etf
 from doppler.planners.base import Budget
 from doppler.planners.evaluator import Evaluator
-from doppler.planners.mask import Bools, Ints
-from doppler.planners.placement_inputs import (
-    PlacementInputs,
-    legal_devices,
-    make_placement_inputs,
+from doppler.planners.learned_placement import (
+    TrainingSettings,
+    check_settings,
+    learn_placement,
+    plan_that_fits,
 )
+from doppler.planners.mask import Bools, Ints
+from doppler.planners.placement_inputs import PlacementInputs, legal_devices
 from doppler.planners.round_robin import deal
 from doppler.planners.tables import Floats
-from doppler.planners.watched import run_within
 from doppler.policies.config import MessagePassing
 from doppler.policies.placeto.network import PlacetoNetwork
-from doppler.training.learner import torch_threads
 
 SOURCE = "placeto"
 ROWS_AT_ONCE = 40_000
@@ -50,41 +48,28 @@ REWARD_SCALE = 100.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlacetoConfig:
-    """Settings; defaults are the original's where it states them.
+class PlacetoConfig(TrainingSettings):
+    """Settings beside those of all such planners; defaults are the original's where it states them.
+
+    Stage I imitates the critical-path rule at every step of a sweep.
 
     Attributes:
         messages: When embeddings are made.
-        imitation: Updates of stage I before the first sweep: every step of a sweep imitates the
-            critical-path rule (no plan is scored).
         workers: Sweeps side by side.
         hidden: Width of an embedding.
         rounds: Rounds of messages in each direction.
-        rate, last_rate: Learning rate, linear over the budget.
-        entropy: First entropy weight; it falls linearly to 0.
         memory_factor: A placement that does not fit counts as that many times the longest time that
             was seen of any that does.
     """
 
     messages: MessagePassing = MessagePassing.per_step
-    imitation: int = 0
     workers: int = 4
     hidden: int = 16
     rounds: int = 8
-    rate: float = 1e-3
-    last_rate: float = 1e-4
-    entropy: float = 1.0
     memory_factor: float = 2.0
 
     def __post_init__(self) -> None:
-        for label in ("workers", "hidden", "rounds"):
-            if getattr(self, label) < 1:
-                raise ConfigError(f"{label} of PLACETO is at least 1, and it is {self}")
-        if self.imitation < 0 or self.entropy < 0 or not 0 < self.last_rate <= self.rate:
-            raise ConfigError(
-                f"imitation and entropy of PLACETO are at least 0 and 0 < last_rate <= rate, and "
-                f"they are {self}"
-            )
+        check_settings(self, "PLACETO", "workers", "hidden", "rounds")
 
 
 def plan(problem: Problem, scorer: Scorer, budget: Budget, rng: np.random.Generator) -> Plan:
@@ -118,19 +103,18 @@ class PlacetoPlanner:
             CapacityError: If no plan that was scored fits in memory.
             PlanError: If no placement obeys pins, kinds, groups and links.
         """
-        inputs = make_placement_inputs(problem, scorer.costs)
-        evaluator = Evaluator(problem, scorer, budget, SOURCE)
-        start_U = deal(inputs.mask)
-        evaluator.score(inputs.mask.placement(start_U)[None], inputs.priority_V[None])
-        if evaluator.best_ns >= INFEASIBLE_NS:
-            roomy = run_within(m_etf.plan, problem, scorer, evaluator, evaluator.remaining, rng)
+
+        def learn(inputs: PlacementInputs, evaluator: Evaluator) -> list[float]:
+            start_U = deal(inputs.mask)
+            evaluator.score(inputs.mask.placement(start_U)[None], inputs.priority_V[None])
+            roomy = plan_that_fits(problem, scorer, evaluator, rng)
             if roomy is not None:
                 first = [members[0] for members in inputs.mask.members]
                 start_U = np.asarray(roomy.placement, dtype=np.int64)[first]
-        with torch_threads(1):
-            run = _Run(inputs, evaluator, self.config, start_U, rng)
-            self.values_ns = run.learn(budget.calls)
-        return evaluator.plan()
+            return _Run(inputs, evaluator, self.config, start_U, rng).learn(budget.calls)
+
+        plan, self.values_ns = learn_placement(problem, scorer, budget, SOURCE, learn)
+        return plan
 
 
 @dataclass(frozen=True, slots=True)
