@@ -119,12 +119,34 @@ class ReinforceConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PPOConfig(ReinforceConfig):
+    """Stages II and III by proximal policy optimisation: several gradient steps per batch.
+
+    Source: Schulman et al. 2017 (arXiv 1707.06347), equation 7, per decision.
+
+    Attributes:
+        epochs: Gradient steps on one batch; trades simulations against time of learning.
+        clip: A decision whose probability has changed by more than this part is pushed no further.
+    """
+
+    learning_rate: Schedule = Schedule(4e-3, 5e-4)
+    epochs: int = 4
+    clip: float = 0.2
+
+    def __post_init__(self) -> None:
+        ReinforceConfig.__post_init__(self)
+        _at_least("epochs", self.epochs, 1)
+        if not 0.0 < self.clip < 1.0:
+            raise ConfigError(f"clip lies between 0 and 1, and it is {self.clip}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingConfig:
     """How the learned planner spends its budget.
 
     Attributes:
         imitation: Stage I (needs no simulation).
-        reinforce: Stage II.
+        reinforce: Stage II; `PPOConfig` for PPO.
         search_share: Part of the budget for a first search whose plans become elites.
         learn_share: Part of the budget for stage II; what is left polishes its best plans.
         restarts: Times that stage II starts from the imitating policy.

@@ -1,5 +1,7 @@
 """Stages II and III: REINFORCE with a leave-one-out baseline, elites, entropy and temperature.
 
+With `PPOConfig` a batch is learned from several times, with clipped ratios of probabilities.
+
 One function for both stages: it is handed `evaluate`, and whether a simulator or the running job
 stands behind it is not known here.
 
@@ -23,7 +25,7 @@ from doppler.policies.sampling import (
     join_rollouts,
     plan_arrays,
 )
-from doppler.training.config import ReinforceConfig, Stage
+from doppler.training.config import PPOConfig, ReinforceConfig, Stage
 from doppler.training.elites import Elite, EliteBuffer
 from doppler.training.learner import Learner, torch_threads
 from doppler.training.metrics import OnRecord, TrainingRecord
@@ -52,12 +54,32 @@ class Lesson:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """Scored episodes, elites after them, and what each of them has to teach.
+
+    Attributes:
+        rollouts: Samples, then elites.
+        values_B: Value per sample.
+        advantages_B: `leave_one_out` per sample.
+        gains: `elite_gains` per elite.
+        entropy_weight: Of this update.
+    """
+
+    rollouts: Rollouts
+    values_B: Ints  # noqa: N815
+    advantages_B: Floats  # noqa: N815
+    gains: Floats
+    entropy_weight: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Studied:
     """One batch on one lesson: loss (with gradients), value per episode, and all decisions."""
 
     loss: Tensor
     values_B: Ints  # noqa: N815
     decisions: Decisions
+    batch: Batch
 
 
 def reinforce(
@@ -96,7 +118,7 @@ def reinforce(
 def reinforce_update(
     learner: Learner, evaluate: Evaluate, config: ReinforceConfig, reference_ns: int
 ) -> TrainingRecord:
-    """Samples and scores one batch, adds elites, and takes one gradient step."""
+    """Samples and scores one batch, adds elites, and takes one gradient step; PPO several."""
     progress = learner.progress
     fraction = progress.fraction
     learner.set_learning_rate(config.learning_rate.at(fraction))
@@ -109,6 +131,10 @@ def reinforce_update(
     found = study(learner.policy, lesson, config, fraction, learner.rng, learner.threads)
     loss, values_B, decisions = found.loss, found.values_B, found.decisions
     norm = learner.step(loss, config.max_gradient)
+    if isinstance(config, PPOConfig):
+        for _ in range(config.epochs - 1):
+            again = ppo_loss(learner.policy, learner.inputs, found.batch, decisions, config)
+            learner.step(again, config.max_gradient)
     progress.update += 1
     progress.episodes += config.batch
     progress.simulations += len(values_B)
@@ -159,16 +185,47 @@ def study(
     values_B = lesson.evaluate(*plan_arrays(lesson.inputs.assignment, rollouts))
     elites = lesson.elites.draw(config.elite_batch, rng)
     lesson.elites.add_episodes(rollouts.orders, rollouts.devices, values_B)
-    batch = rollouts
+    judged = rollouts
     if elites:
         orders, devices = lesson.elites.episodes(elites)
         replayed = policy.replayed(lesson.inputs, encoded, orders, devices, temperature)
-        batch = join_rollouts(rollouts, replayed)
-    decisions = policy.decide(lesson.inputs, encoded, batch)
-    advantages_B = leave_one_out(values_B, lesson.reference_ns, config.advantage_floor)
-    gains = elite_gains(values_B, elites, lesson.reference_ns, config.elite_scale)
-    loss = _loss(decisions, batch, advantages_B, gains, config, config.entropy_weight.at(fraction))
-    return Studied(loss=loss, values_B=values_B, decisions=decisions)
+        judged = join_rollouts(rollouts, replayed)
+    batch = Batch(
+        rollouts=judged,
+        values_B=values_B,
+        advantages_B=leave_one_out(values_B, lesson.reference_ns, config.advantage_floor),
+        gains=elite_gains(values_B, elites, lesson.reference_ns, config.elite_scale),
+        entropy_weight=config.entropy_weight.at(fraction),
+    )
+    decisions = policy.decide(lesson.inputs, encoded, judged)
+    loss = _loss(decisions, batch, config, decisions.select, decisions.place)
+    return Studied(loss=loss, values_B=values_B, decisions=decisions, batch=batch)
+
+
+def ppo_loss(
+    policy: DualPolicy, inputs: PolicyInputs, batch: Batch, before: Decisions, config: PPOConfig
+) -> Tensor:
+    """Returns the loss of a batch whose decisions were sampled with other weights.
+
+    Every decision's `A log pi` becomes `min(r A, clip(r, 1 - c, 1 + c) A)` with r its probability
+    over that before; at r = 1 the gradients of both are equal.
+    """
+    decisions = policy.decide(inputs, policy.encode(inputs), batch.rollouts)
+    weights = torch.ones(batch.rollouts.num_episodes, dtype=torch.float64)
+    weights[: len(batch.advantages_B)] = torch.from_numpy(batch.advantages_B)
+    surrogates = [
+        clipped_gain(now, old.detach(), weights[:, None], config.clip)
+        for now, old in ((decisions.select, before.select), (decisions.place, before.place))
+    ]
+    return _loss(decisions, batch, config, *surrogates)
+
+
+def clipped_gain(now: Tensor, before: Tensor, advantages: Tensor, clip: float) -> Tensor:
+    """Returns min(r A, clip(r) A) / A per decision, r = exp(now - before); r where A is 0."""
+    ratio = (now - before).exp()
+    low = torch.where(advantages < 0.0, 1.0 - clip, 0.0)
+    high = torch.where(advantages > 0.0, 1.0 + clip, torch.inf)
+    return ratio.clamp(low, high)
 
 
 def leave_one_out(values_B: Ints, reference_ns: int, floor: float) -> Floats:
@@ -199,23 +256,28 @@ def elite_gains(values_B: Ints, elites: list[Elite], reference_ns: int, scale: f
 
 
 def _loss(
-    decisions: Decisions,
-    batch: Rollouts,
-    advantages_B: Floats,
-    gains_B: Floats,
-    config: ReinforceConfig,
-    entropy_weight: float,
+    decisions: Decisions, batch: Batch, config: ReinforceConfig, select: Tensor, place: Tensor
 ) -> Tensor:
-    """Policy gradient, entropy and elites, all per decision."""
-    num_sampled = len(advantages_B)
-    choices = (torch.from_numpy(batch.masks).sum(dim=2) > 1).sum(dim=1).clamp(min=1)
-    select = decisions.select.mean(dim=1)
-    place = decisions.place.sum(dim=1) / choices
+    """Policy gradient, entropy and elites, all per decision.
+
+    Args:
+        decisions: Of samples and elites, as the policy is.
+        batch: What they are worth.
+        config: Weights.
+        select: What an advantage pushes per choice of an op, B x N: its log-probability, or PPO's
+            clipped ratio.
+        place: The same per choice of a device.
+    """
+    count = len(batch.advantages_B)
+    masks = torch.from_numpy(batch.rollouts.masks)
+    choices = (masks.sum(dim=2) > 1).sum(dim=1).clamp(min=1)
+    pushed = select.mean(dim=1) + place.sum(dim=1) / choices
     entropy = decisions.select_entropy.mean(dim=1) + decisions.place_entropy.sum(dim=1) / choices
-    advantages = torch.from_numpy(advantages_B)
-    gain = (advantages * (select + place)[:num_sampled]).mean()
-    loss = -gain - entropy_weight * entropy[:num_sampled].mean()
-    if num_sampled < batch.num_episodes and config.elite_weight > 0.0:
-        target = config.select_elite_weight * select[num_sampled:] + place[num_sampled:]
-        loss = loss - config.elite_weight * (torch.from_numpy(gains_B) * target).mean()
+    gain = (torch.from_numpy(batch.advantages_B) * pushed[:count]).mean()
+    loss = -gain - batch.entropy_weight * entropy[:count].mean()
+    if count < batch.rollouts.num_episodes and config.elite_weight > 0.0:
+        order = decisions.select[count:].mean(dim=1)
+        devices = decisions.place[count:].sum(dim=1) / choices[count:]
+        target = config.select_elite_weight * order + devices
+        loss = loss - config.elite_weight * (torch.from_numpy(batch.gains) * target).mean()
     return loss
