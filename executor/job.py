@@ -1,9 +1,11 @@
 """What a job gives to the executor: kernels, group state, initial tokens."""
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
+
+from executor.workers.accelerator import Accelerator
 
 
 class Kernel(Protocol):
@@ -49,4 +51,17 @@ class Job(Protocol):
 
         None means zeros.
         """
+        ...
+
+
+@runtime_checkable
+class AcceleratedJob(Job, Protocol):
+    """A job whose kernels can compute on a GPU; others run on core groups only.
+
+    Inputs and outputs of kernels still lie in host memory: a kernel brings its inputs to the GPU
+    and its outputs back, and returns when they are there.
+    """
+
+    def use_accelerator(self, accelerator: Accelerator) -> None:
+        """Says where all kernels that are bound from now on compute."""
         ...

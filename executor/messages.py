@@ -8,6 +8,7 @@ import numpy as np
 from doppler.core.plan import Plan
 from doppler.core.problem import Problem
 from executor.job_spec import JobSpec
+from executor.workers.share import GpuShare
 
 StateArrays = Mapping[str, np.ndarray]
 
@@ -23,6 +24,7 @@ class Start:
         spin_ns, sleep_ns: How long it polls without pause, and how it naps after that.
         write_initial: True for the one worker that writes inputs and initial tokens.
         record: (op, output) of outputs whose value of every iteration is kept.
+        share: What the device owns of a GPU; None for a core group.
     """
 
     spec: JobSpec
@@ -32,6 +34,7 @@ class Start:
     sleep_ns: int
     write_initial: bool
     record: tuple[tuple[int, int], ...]
+    share: GpuShare | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

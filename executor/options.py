@@ -19,6 +19,8 @@ class ExecutorOptions:
         deadlines: When a worker counts as hung.
         record: (op, output) of outputs whose value of every iteration is kept, for
             `CoreExecutor.take_records`.
+        static_mps: MPS clients get static partitions of multiprocessors, made for the run in a
+            daemon that was started with -S, and not shares by percentage.
 
     Raises:
         ConfigError: If a time is negative.
@@ -30,6 +32,7 @@ class ExecutorOptions:
     mark_unwritten: bool = False
     deadlines: DeadlinePolicy = field(default_factory=DeadlinePolicy)
     record: tuple[tuple[int, int], ...] = ()
+    static_mps: bool = False
 
     def __post_init__(self) -> None:
         for label, value in (("spin_ns", self.spin_ns), ("sleep_ns", self.sleep_ns)):

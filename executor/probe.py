@@ -1,26 +1,38 @@
-"""What this machine has: hardware for layouts, and a list of findings with the reason for each."""
+"""What this machine has: hardware for layouts, and a list of findings with the reason for each.
 
-import importlib
+A back end of a GPU is present if a worker that is started as its workers are says so from inside:
+`verify_backends` starts one per back end, and it sees its multiprocessors, its memory and, for MPS,
+itself among the daemon's clients.
+"""
+
+import json
 import os
 import shutil
 import socket
-from dataclasses import dataclass
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from doppler.core.cluster import Cluster, Device, Link
+from doppler.core.errors import DopplerError
 from doppler.core.hardware import Hardware, Processor
 from executor.host import HostCpu, read_host_cpu
+from executor.launch.gpus import Gpu, GpuInventory, load_module, read_gpus
+from executor.launch.local import worker_environment
+from executor.launch.seats import MPS_PIPE_DEFAULT, MPS_PIPE_VARIABLE, Seat, plan_seats
 from executor.shared_memory import free_bytes
+from executor.workers.green_context import granted_sms
+from executor.workers.mps import CONTROL
+from executor.workers.share import GREEN_CONTEXT, MIG, MPS, WHOLE
 
-MPS_CONTROL = "nvidia-cuda-mps-control"
-MPS_PIPE_VARIABLE, MPS_PIPE_DEFAULT = "CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps"
-CORES_PER_SM = {(6, 0): 64, (7, 0): 64, (7, 2): 64, (7, 5): 64, (8, 0): 64}
-"""CUDA cores per multiprocessor by compute capability where it is not 128.
-
-Source: CUDA C++ Programming Guide, section on compute capabilities (FP32 lanes per SM).
-"""
 GIB = 1 << 30
+LOOK_TIMEOUT_S = 120.0
+BACKENDS = {WHOLE: "GPU", MPS: "MPS", MIG: "MIG", GREEN_CONTEXT: "green contexts"}
+"""Kind of device -> name of its finding."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,14 +57,16 @@ class ProbeResult:
     Attributes:
         hardware: Its processors.
         findings: All that was looked for, present or absent.
+        inventory: Its GPUs as the driver shows them.
     """
 
     hardware: Hardware
     findings: tuple[Finding, ...]
+    inventory: GpuInventory = field(default_factory=GpuInventory)
 
 
 def probe(root: Path = Path("/"), shm_dir: str = "/dev/shm") -> ProbeResult:
-    """Looks at this machine; changes nothing.
+    """Looks at this machine; changes and starts nothing.
 
     Args:
         root: Folder that holds `proc` and `sys`.
@@ -70,47 +84,163 @@ def probe(root: Path = Path("/"), shm_dir: str = "/dev/shm") -> ProbeResult:
         )
     ]
     findings = _cpu_findings(cpu, shm_dir)
-    gpus, gpu_findings = probe_gpus(_import("pynvml"))
-    hardware = Hardware(name=socket.gethostname() or "host", processors=(*processors, *gpus))
-    return ProbeResult(hardware=hardware, findings=(*findings, *gpu_findings))
+    gpus, gpu_findings, inventory = probe_gpus(load_module("pynvml"))
+    processors += gpus
+    hardware = Hardware(
+        name=socket.gethostname() or "host",
+        processors=tuple(processors),
+        links=host_links([processor.name for processor in processors]),
+    )
+    return ProbeResult(hardware=hardware, findings=(*findings, *gpu_findings), inventory=inventory)
 
 
-def probe_gpus(nvml: ModuleType | Any | None) -> tuple[tuple[Processor, ...], tuple[Finding, ...]]:
+def host_links(names: Sequence[str]) -> tuple[Link, ...]:
+    """Returns how this executor joins the processors of one host: through its shared memory.
+
+    Nothing is copied on the way; what a GPU's kernel copies to and from it is part of its op.
+    """
+    return tuple(Link(src=a, dst=b) for a in names for b in names if a != b)
+
+
+def probe_gpus(
+    nvml: ModuleType | Any | None,
+) -> tuple[tuple[Processor, ...], tuple[Finding, ...], GpuInventory]:
     """Returns the GPUs that the driver shows, and what can cut them.
 
     Args:
         nvml: The module `pynvml`, or None if it is not installed.
     """
-    if nvml is None:
-        return _no_gpu("the package nvidia-ml-py (module pynvml) is not installed")
-    try:
-        nvml.nvmlInit()
-    except nvml.NVMLError_LibraryNotFound:
-        return _no_gpu("no NVIDIA driver")
-    except nvml.NVMLError as error:
-        return _no_gpu(f"the NVIDIA driver does not answer: {error}")
-    try:
-        count = nvml.nvmlDeviceGetCount()
-        if count == 0:
-            return _no_gpu("the NVIDIA driver shows no GPU")
-        handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(count)]
-        gpus = tuple(_gpu(nvml, handle, index) for index, handle in enumerate(handles))
-        findings = (
-            Finding(
-                name="GPU",
-                is_present=True,
-                detail="; ".join(
-                    f"{gpu.model}, {gpu.num_units} SMs, {gpu.memory_bytes / GIB:.0f} GiB"
-                    for gpu in gpus
-                ),
-            ),
-            _mps_finding(),
-            _mig_finding(nvml, handles),
-            _green_context_finding(),
+    inventory = read_gpus(nvml)
+    if not inventory.gpus:
+        detail = f"absent: {inventory.reason}"
+        names = BACKENDS.values()
+        return (
+            (),
+            tuple(Finding(name=name, is_present=False, detail=detail) for name in names),
+            inventory,
         )
-        return gpus, findings
-    finally:
-        nvml.nvmlShutdown()
+    gpus = tuple(
+        Processor(
+            name=gpu.name,
+            kind="gpu",
+            model=gpu.model,
+            num_units=gpu.num_units,
+            memory_bytes=gpu.memory_bytes,
+            # NVML does not tell the number; every GPU since 2008 has at least one.
+            copy_engines=1,
+        )
+        for gpu in inventory.gpus
+    )
+    findings = (
+        Finding(
+            name=BACKENDS[WHOLE],
+            is_present=True,
+            detail="; ".join(
+                f"{gpu.model}, {gpu.num_units} SMs, {gpu.memory_bytes / GIB:.0f} GiB"
+                for gpu in inventory.gpus
+            ),
+        ),
+        _mps_finding(),
+        _mig_finding(inventory),
+        _green_context_finding(),
+    )
+    return gpus, findings, inventory
+
+
+Look = Callable[[Seat], dict[str, str]]
+"""Starts a worker in a seat and returns what it says: {"text": ...} or {"error": ...}."""
+
+
+def verify_backends(found: ProbeResult, look: Look | None = None) -> ProbeResult:
+    """Starts a worker per back end that seems present; it is present if the worker agrees.
+
+    Whole GPUs, MPS and green contexts are tried with half of the first GPU without MIG, MIG with
+    every instance.
+
+    Args:
+        found: What `probe` found.
+        look: Starts the worker; None = a process as the executor starts one.
+    """
+    look = look or look_from_inside
+    kind_of = {name: kind for kind, name in BACKENDS.items()}
+    findings = [
+        _verified(finding, kind_of[finding.name], found.inventory, look)
+        if finding.is_present and finding.name in kind_of
+        else finding
+        for finding in found.findings
+    ]
+    return replace(found, findings=tuple(findings))
+
+
+def _verified(finding: Finding, kind: str, inventory: GpuInventory, look: Look) -> Finding:
+    devices = trial_devices(kind, inventory)
+    if not devices:
+        detail = "absent: every GPU is in MIG mode, which runs work on instances only"
+        return replace(finding, is_present=False, detail=detail)
+    said: list[str] = []
+    try:
+        cluster = Cluster(name="probe", devices=tuple(devices))
+        for seat in plan_seats(cluster, inventory, os.environ):
+            answer = look(seat)
+            if "error" in answer:
+                return replace(finding, is_present=False, detail=f"absent: {answer['error']}")
+            said.append(f"{seat.shares[0].gpu}: {answer['text']}")
+    except DopplerError as error:
+        return replace(finding, is_present=False, detail=f"absent: {error}")
+    return replace(finding, detail=f"{finding.detail}; seen from inside: {'; '.join(said)}")
+
+
+def trial_devices(kind: str, inventory: GpuInventory) -> list[Device]:
+    """Returns the devices with which a back end is tried."""
+    if kind == MIG:
+        return [
+            _trial(kind, gpu, instance.units, instance.memory_bytes, f" {index}")
+            for gpu in inventory.gpus
+            for index, instance in enumerate(gpu.instances)
+        ]
+    plain = [gpu for gpu in inventory.gpus if not gpu.has_mig]
+    if kind == WHOLE:
+        return [_trial(kind, gpu, gpu.num_units, gpu.memory_bytes) for gpu in plain]
+    devices = []
+    for gpu in plain[:1]:
+        units = gpu.num_units // 2
+        if kind == GREEN_CONTEXT:  # the largest size that the driver grants as it is
+            units = next(u for u in range(units, 0, -1) if granted_sms(u, gpu.capability) == u)
+        else:
+            units -= units % 2
+        devices.append(_trial(kind, gpu, units, gpu.memory_bytes // 2))
+    return devices
+
+
+def _trial(kind: str, gpu: Gpu, units: int, memory_bytes: int, tail: str = "") -> Device:
+    return Device(
+        name=f"trial of {kind} on {gpu.name}{tail}",
+        kind=kind,
+        parent=gpu.name,
+        share=units / gpu.num_units,
+        memory_bytes=memory_bytes,
+    )
+
+
+def look_from_inside(seat: Seat) -> dict[str, str]:
+    """Starts a worker that only looks at its GPU, and returns what it says."""
+    command = [sys.executable, "-P", "-m", "executor.workers.look"]
+    try:
+        done = subprocess.run(
+            [*command, json.dumps(asdict(seat.shares[0]))],
+            env=seat.environment(worker_environment(os.environ, 1, sys.path)),
+            capture_output=True,
+            text=True,
+            timeout=LOOK_TIMEOUT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return {"error": f"a worker has not looked at its GPU within {LOOK_TIMEOUT_S:g} s"}
+    if done.returncode != 0:
+        last = (done.stderr.strip() or "it printed nothing").splitlines()[-1]
+        return {"error": f"a worker ended with exit code {done.returncode}: {last}"}
+    answer: dict[str, str] = json.loads(done.stdout.strip().splitlines()[-1])
+    return answer
 
 
 def _cpu_findings(cpu: HostCpu, shm_dir: str) -> list[Finding]:
@@ -133,69 +263,39 @@ def _cpu_findings(cpu: HostCpu, shm_dir: str) -> list[Finding]:
     ]
 
 
-def _no_gpu(reason: str) -> tuple[tuple[Processor, ...], tuple[Finding, ...]]:
-    names = ("GPU", "MPS", "MIG", "green contexts")
-    return (), tuple(
-        Finding(name=name, is_present=False, detail=f"absent: {reason}") for name in names
-    )
-
-
-def _gpu(nvml: Any, handle: Any, index: int) -> Processor:
-    capability = tuple(nvml.nvmlDeviceGetCudaComputeCapability(handle))
-    num_cores = nvml.nvmlDeviceGetNumGpuCores(handle)
-    model = nvml.nvmlDeviceGetName(handle)
-    return Processor(
-        name=f"gpu{index}",
-        kind="gpu",
-        model=model.decode() if isinstance(model, bytes) else model,
-        num_units=num_cores // CORES_PER_SM.get(capability, 128),
-        memory_bytes=nvml.nvmlDeviceGetMemoryInfo(handle).total,
-        # NVML does not tell the number; every GPU since 2008 has at least one.
-        copy_engines=1,
-    )
-
-
 def _mps_finding() -> Finding:
-    control = shutil.which(MPS_CONTROL)
+    control = shutil.which(CONTROL)
+    name = BACKENDS[MPS]
     if control is None:
         return Finding(
-            name="MPS", is_present=False, detail=f"absent: no {MPS_CONTROL} on the search path"
+            name=name, is_present=False, detail=f"absent: no {CONTROL} on the search path"
         )
     pipe = Path(os.environ.get(MPS_PIPE_VARIABLE, MPS_PIPE_DEFAULT))
-    state = "a daemon has its pipe" if pipe.exists() else "no daemon has its pipe"
-    return Finding(name="MPS", is_present=True, detail=f"{control}; {state} in {pipe}")
+    if not pipe.exists():
+        return Finding(
+            name=name,
+            is_present=False,
+            detail=f"absent: {control} is installed, and no daemon has its pipe in {pipe} "
+            f"(start one: {CONTROL} -d)",
+        )
+    return Finding(name=name, is_present=True, detail=f"{control}; a daemon has its pipe in {pipe}")
 
 
-def _mig_finding(nvml: Any, handles: list[Any]) -> Finding:
-    states: list[str] = []
-    is_present = False
-    for index, handle in enumerate(handles):
-        try:
-            current, _ = nvml.nvmlDeviceGetMigMode(handle)
-        except nvml.NVMLError as error:
-            states.append(f"gpu{index}: absent: {error}")
-            continue
-        is_present = is_present or bool(current)
-        states.append(f"gpu{index}: {'on' if current else 'absent: supported and switched off'}")
-    return Finding(name="MIG", is_present=is_present, detail="; ".join(states))
+def _mig_finding(inventory: GpuInventory) -> Finding:
+    states = []
+    for gpu in inventory.gpus:
+        have = ", ".join(instance.text for instance in gpu.instances) or "no instance exists"
+        states.append(f"{gpu.name}: {have if gpu.has_mig else f'absent: {gpu.mig_text}'}")
+    is_present = any(gpu.instances for gpu in inventory.gpus)
+    return Finding(name=BACKENDS[MIG], is_present=is_present, detail="; ".join(states))
 
 
 def _green_context_finding() -> Finding:
-    module = _import("torch.cuda.green_contexts")
+    module = load_module("torch.cuda.green_contexts")
+    name = BACKENDS[GREEN_CONTEXT]
     if module is None:
-        return Finding(
-            name="green contexts",
-            is_present=False,
-            detail="absent: this torch has no torch.cuda.green_contexts",
-        )
+        detail = "absent: this torch has no torch.cuda.green_contexts"
+        return Finding(name=name, is_present=False, detail=detail)
     is_present = bool(module.SUPPORTED)
     detail = "torch.cuda.green_contexts" if is_present else "absent: this torch is built without"
-    return Finding(name="green contexts", is_present=is_present, detail=detail)
-
-
-def _import(name: str) -> ModuleType | None:
-    """Imports only when a probe asks, so that workers and the simulator never load GPU packages."""
-    try:
-        return importlib.import_module(name)
-    except ImportError:
-        return None
+    return Finding(name=name, is_present=is_present, detail=detail)

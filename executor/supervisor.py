@@ -177,7 +177,7 @@ class Supervisor:
     def _raise_gone(self, device: int) -> NoReturn:
         worker = self.workers[device]
         end = worker.exit_text()
-        self.failed.add(device)
+        self.failed |= {d for d, w in enumerate(self.workers) if w.process is worker.process}
         stderr = worker.stderr_text()
         raise WorkerDiedError(
             f"{self.describe(device)} {end}" + (f"; stderr:\n{stderr}" if stderr else "")

@@ -11,7 +11,8 @@ from executor.board import BoardReader
 from executor.channels import check_memory_order, is_ring_empty
 from executor.deadlines import Deadlines
 from executor.job_spec import JobSpec
-from executor.launch.local import WorkerProcess, check_cores, start_worker
+from executor.launch.local import WorkerProcess, check_cores, start_workers
+from executor.launch.seats import Seating
 from executor.messages import Done, Start, Stop
 from executor.options import ExecutorOptions
 from executor.shared_layout import SharedLayout
@@ -20,7 +21,7 @@ from executor.supervisor import Supervisor
 
 
 class WorkerTeam:
-    """One worker per device, all with the job built.
+    """One worker per device, in a process of its back end, all with the job built.
 
     The shared memory goes when the team ends, even while an error's traceback refers to the team.
 
@@ -29,7 +30,7 @@ class WorkerTeam:
         supervisor: Speaks with the workers.
 
     Raises:
-        ClusterError: If a device is no core group of this host.
+        ClusterError: If a device is not of this host, or its GPU is not cut that way.
         CapacityError: If the shared memory does not fit.
         ExecutionError: If a worker does not start.
     """
@@ -41,17 +42,26 @@ class WorkerTeam:
         check_cores(problem.cluster)
         layout = SharedLayout(graph=problem.graph, cluster=problem.cluster)
         purpose = f"the arena of graph {problem.graph.name!r}"
-        shared_fd = allocate(options.shm_dir, layout.size_bytes, purpose)
+        self._seating = Seating(problem.cluster, options.static_mps)
         self._workers: list[WorkerProcess] = []
         self._to_release: list[Callable[[], None]] = []
+        try:
+            shared_fd = allocate(options.shm_dir, layout.size_bytes, purpose)
+        except BaseException:
+            self._seating.release()
+            raise
         try:
             memory = map_all(shared_fd)
             self.arena = Arena(layout.arena, memory, layout.arena_at)
             words = memoryview(memory).cast("q")
             if options.mark_unwritten:
                 self.arena.mark_unwritten()
-            for device in problem.cluster.devices:
-                self._workers.append(start_worker(device, shared_fd))
+            by_device: dict[int, WorkerProcess] = {}
+            for seat in self._seating.seats:
+                workers = start_workers(seat, problem.cluster, (shared_fd,))
+                self._workers += workers
+                by_device |= dict(zip(seat.devices, workers, strict=True))
+            self._workers = [by_device[d] for d in range(problem.cluster.num_devices)]
             boards = [
                 BoardReader(memory, base, device.num_streams)
                 for base, device in zip(layout.boards, problem.cluster.devices, strict=True)
@@ -85,19 +95,23 @@ class WorkerTeam:
             # A view that an interrupted caller still holds keeps the mapping until it goes.
             with contextlib.suppress(BufferError):
                 self._to_release.pop(0)()
+        self._seating.release()
 
     def _start(self, spec: JobSpec, problem: Problem, options: ExecutorOptions) -> None:
         devices = range(problem.cluster.num_devices)
+        seats = {device: seat for seat in self._seating.seats for device in seat.devices}
         self.supervisor.send(
             {
                 device: Start(
                     spec=spec,
                     problem=problem,
                     device=device,
-                    spin_ns=options.spin_ns,
+                    # Who polls without pause keeps the interpreter from others of its process.
+                    spin_ns=options.spin_ns if len(seats[device].devices) == 1 else 0,
                     sleep_ns=options.sleep_ns,
                     write_initial=device == 0,
                     record=options.record,
+                    share=seats[device].share_of(device),
                 )
                 for device in devices
             }

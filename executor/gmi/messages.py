@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from executor.gmi.communication import Communication, GMISpec
+from executor.workers.share import GpuShare
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,6 +20,7 @@ class Begin:
         communication: Links.
         seed: Of the whole set.
         deadline_ns: Whoever is awaited for longer counts as hung.
+        share: What it owns of a GPU; None for a core group.
     """
 
     gmis: tuple[GMISpec, ...]
@@ -26,6 +28,7 @@ class Begin:
     communication: Communication
     seed: int
     deadline_ns: int
+    share: GpuShare | None = None
 
 
 @dataclass(frozen=True, slots=True)

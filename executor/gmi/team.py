@@ -9,13 +9,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn, TypeVar
 
+from doppler.core.cluster import Cluster
 from doppler.core.errors import ExecutionError, KernelError, WorkerDiedError, WorkerHungError
 from executor.control import ControlClosedError
 from executor.gmi.communication import Communication, GMISpec
 from executor.gmi.messages import Begin, Failed, Finished, Ready, Reported, Run, Saved
 from executor.gmi.status import Status, StatusBoard
-from executor.launch.local import GMI_WORKER, WorkerProcess, start_worker
+from executor.launch.local import GMI_WORKER, WorkerProcess, start_workers
+from executor.launch.seats import Seating
 from executor.shared_memory import allocate, map_all
+from executor.workers.share import GpuShare
 
 LOOK_S = 0.05
 START_S = 120.0
@@ -57,14 +60,22 @@ class GMITeam:
         self._communication = communication
         self._deadline_s = deadline_s
         self._workers: list[WorkerProcess] = []
+        cluster = Cluster(name="GMIs", devices=tuple(spec.device for spec in gmis))
+        self._seating = Seating(cluster)
         shared_fd = allocate(
             shm_dir, communication.size_bytes, f"the communication of {len(gmis)} GMIs"
         )
         try:
             self._memory = map_all(shared_fd)
             self._board = StatusBoard(self._memory)
-            for spec in gmis:
-                self._workers.append(start_worker(spec.device, shared_fd, GMI_WORKER))
+            by_gmi: dict[int, WorkerProcess] = {}
+            shares: dict[int, GpuShare | None] = {}
+            for seat in self._seating.seats:
+                workers = start_workers(seat, cluster, (shared_fd,), GMI_WORKER)
+                self._workers += workers
+                by_gmi |= dict(zip(seat.devices, workers, strict=True))
+                shares |= {gmi_id: seat.share_of(gmi_id) for gmi_id in seat.devices}
+            self._workers = [by_gmi[spec.gmi_id] for spec in gmis]
             for spec in gmis:
                 begin = Begin(
                     gmis=tuple(g if g is spec else replace(g, state=None) for g in gmis),
@@ -72,6 +83,7 @@ class GMITeam:
                     communication=communication,
                     seed=seed,
                     deadline_ns=int(deadline_s * 1e9),
+                    share=shares[spec.gmi_id],
                 )
                 with contextlib.suppress(ControlClosedError):  # told of when it is awaited
                     self._workers[spec.gmi_id].control.send(begin)
@@ -110,6 +122,7 @@ class GMITeam:
             self._board.close()
             self._memory.close()
             del self._board
+        self._seating.release()
 
     def _collect(
         self,

@@ -1,16 +1,15 @@
 """The process of one GMI: builds the user's class, meets the others, runs it.
 
-Started as `python -m executor.gmi.worker CONTROL_FD SHARED_FD` by `executor.launch.local`, with
+Started as `python -m executor.gmi.worker CONTROL_FDS SHARED_FD` by `executor.launch.local`, with
 cores and thread counts already set.
 """
 
+import contextlib
 import importlib
 import importlib.util
 import mmap
 import os
-import socket
 import sys
-import threading
 import traceback
 from pathlib import Path
 from types import ModuleType
@@ -29,8 +28,8 @@ from executor.gmi.messages import Begin, Failed, Finished, Ready, Run
 from executor.gmi.status import StatusBoard
 from executor.launch.local import check_affinity
 from executor.shared_memory import map_all
-from executor.workers.cpu import die_with_parent
-from executor.workers.polling import shorten_naps
+from executor.workers.accelerator import open_accelerator
+from executor.workers.cpu import serve_process
 
 FILE_SUFFIX = ".py"
 MAIN_NAME = "__gmi_main__"
@@ -114,16 +113,7 @@ def _open_end(begin: Begin, link: Link, memory: mmap.mmap, base: int) -> End | N
 
 def main() -> None:
     """Runs one GMI until its parent says stop or is gone."""
-    control_fd, shared_fd = int(sys.argv[1]), int(sys.argv[2])
-    for fd in (control_fd, shared_fd):
-        os.set_inheritable(fd, False)
-    control = ControlSocket(socket.socket(fileno=control_fd))
-    threading.Thread(target=die_with_parent, args=(control_fd,), daemon=True).start()
-    shorten_naps()
-    try:
-        _serve(control, shared_fd)
-    except ControlClosedError:
-        return
+    serve_process(sys.argv[1], sys.argv[2], _serve)
 
 
 def _serve(control: ControlSocket, shared_fd: int) -> None:
@@ -132,27 +122,29 @@ def _serve(control: ControlSocket, shared_fd: int) -> None:
         own = begin.gmis[begin.gmi_id]
         check_memory_order()
         check_affinity(own.device)
+        accelerator = None if begin.share is None else open_accelerator(begin.share)[0]
         memory = map_all(shared_fd)
         os.close(shared_fd)
         ends = open_ends(begin, memory)
-        gmi = load_class(own)(
-            GMIContext(
-                gmis=begin.gmis,
-                gmi_id=begin.gmi_id,
-                ends=ends,
-                board=StatusBoard(memory, begin.gmi_id),
-                control=control,
-                seed=begin.seed,
-                deadline_ns=begin.deadline_ns,
+        with contextlib.nullcontext() if accelerator is None else accelerator.active():
+            gmi = load_class(own)(
+                GMIContext(
+                    gmis=begin.gmis,
+                    gmi_id=begin.gmi_id,
+                    ends=ends,
+                    board=StatusBoard(memory, begin.gmi_id),
+                    control=control,
+                    seed=begin.seed,
+                    deadline_ns=begin.deadline_ns,
+                )
             )
-        )
-        gmi.setup()
-        for _, end in ends.values():
-            if isinstance(end, SharedAllReduce):
-                end.join()
-        control.send(Ready())
-        run: Run = control.receive()
-        control.send(Finished(gmi.run(run.num_episodes, run.num_steps)))
+            gmi.setup()
+            for _, end in ends.values():
+                if isinstance(end, SharedAllReduce):
+                    end.join()
+            control.send(Ready())
+            run: Run = control.receive()
+            control.send(Finished(gmi.run(run.num_episodes, run.num_steps)))
     except ControlClosedError:
         raise
     except Exception as error:

@@ -1,4 +1,4 @@
-"""One worker process per core group of this host."""
+"""Starts the worker processes of this host: one per seat, each with its back end's environment."""
 
 import contextlib
 import os
@@ -17,6 +17,7 @@ from doppler.core.cluster import Cluster, Device
 from doppler.core.errors import ClusterError
 from executor.control import ControlSocket
 from executor.launch import bind
+from executor.launch.seats import Seat
 
 THREAD_VARIABLES = (
     "OMP_NUM_THREADS",
@@ -37,7 +38,7 @@ class WorkerProcess:
 
     Attributes:
         device: Its device.
-        process: The process.
+        process: The process; green contexts of one GPU share it.
         control: The parent's end of its control socket.
         pidfd: Readable when the process has ended.
         stderr: What it printed, an unlinked file.
@@ -91,7 +92,7 @@ class WorkerProcess:
 
 
 def check_cores(cluster: Cluster) -> None:
-    """Checks that every device is a core group that this host can bind.
+    """Checks that this host can bind every core group, and that nothing is copied between devices.
 
     Raises:
         ClusterError: Names the device and the rule.
@@ -99,10 +100,6 @@ def check_cores(cluster: Cluster) -> None:
     allowed = os.sched_getaffinity(0)
     for device in cluster.devices:
         where = f"device {device.name!r} of cluster {cluster.name!r}"
-        if device.kind != "cpu":
-            raise ClusterError(
-                f"this executor runs devices of kind 'cpu', and {where} is {device.kind!r}"
-            )
         missing = sorted(set(device.cores) - allowed)
         if missing:
             raise ClusterError(
@@ -112,8 +109,8 @@ def check_cores(cluster: Cluster) -> None:
     for link in cluster.link_table.values():
         if link.bytes_per_s is not None:
             raise ClusterError(
-                f"core groups of one host share memory and copy nothing, and link {link.src!r} -> "
-                f"{link.dst!r} of cluster {cluster.name!r} has a bandwidth"
+                f"devices of one host exchange tensors in its shared memory and copy nothing, and "
+                f"link {link.src!r} -> {link.dst!r} of cluster {cluster.name!r} has a bandwidth"
             )
 
 
@@ -136,54 +133,75 @@ def num_threads(device: Device) -> int:
     return max(1, len(device.cores) // device.num_streams)
 
 
-def start_worker(device: Device, shared_fd: int, module: str = OP_WORKER) -> WorkerProcess:
-    """Starts the worker of a device; it waits for its first message."""
-    parent_end, worker_end = socket.socketpair()
-    parent_end.settimeout(CONTROL_TIMEOUT_S)
+def start_workers(
+    seat: Seat, cluster: Cluster, shared_fds: Sequence[int], module: str = OP_WORKER
+) -> list[WorkerProcess]:
+    """Starts the process of a seat; each device's worker waits for its first message.
+
+    Args:
+        seat: Devices and environment.
+        cluster: Where the devices are.
+        shared_fds: Descriptors that the process inherits; the first is its shared memory.
+        module: What it runs.
+
+    Returns:
+        One worker per device of the seat.
+    """
+    devices = [cluster.devices[position] for position in seat.devices]
+    pairs = [socket.socketpair() for _ in devices]
+    ends = [worker_end.fileno() for _, worker_end in pairs]
     stderr = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the worker
     # The kernel's death signal fires when the *thread* that started the process ends, so it is
     # asked for only by the main thread; elsewhere the worker's watch of its socket must do.
     is_main = threading.current_thread() is threading.main_thread()
     command = [
         *(sys.executable, "-I", "-S", str(Path(bind.__file__).resolve())),
-        ",".join(map(str, device.cores)) or "all",
+        ",".join(map(str, devices[0].cores)) or "all",
         str(os.getpid() if is_main else 0),
         *(sys.executable, "-P", "-m", module),
-        *(str(worker_end.fileno()), str(shared_fd)),
+        *(",".join(map(str, ends)), str(shared_fds[0])),
     ]
+    base = worker_environment(os.environ, num_threads(devices[0]), sys.path)
     try:
         process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
             stdout=stderr,
             stderr=stderr,
-            env=worker_environment(os.environ, num_threads(device), sys.path),
-            pass_fds=(worker_end.fileno(), shared_fd),
+            env=seat.environment(base),
+            pass_fds=(*ends, *shared_fds),
         )
     except BaseException:
-        parent_end.close()
+        for parent_end, _ in pairs:
+            parent_end.close()
         stderr.close()
         raise
     finally:
-        worker_end.close()
-    return WorkerProcess(
-        device=device,
-        process=process,
-        control=ControlSocket(parent_end),
-        pidfd=os.pidfd_open(process.pid),
-        stderr=stderr,
-    )
+        for _, worker_end in pairs:
+            worker_end.close()
+    workers: list[WorkerProcess] = []
+    for device, (parent_end, _) in zip(devices, pairs, strict=True):
+        parent_end.settimeout(CONTROL_TIMEOUT_S)
+        workers.append(
+            WorkerProcess(
+                device=device,
+                process=process,
+                control=ControlSocket(parent_end),
+                pidfd=os.pidfd_open(process.pid),
+                stderr=stderr if not workers else os.fdopen(os.dup(stderr.fileno()), "rb"),
+            )
+        )
+    return workers
 
 
 def worker_environment(
     environment: Mapping[str, str], threads: int, search_path: Sequence[str]
 ) -> dict[str, str]:
-    """Returns the environment of a CPU worker: thread counts, no GPU, the parent's module path."""
+    """Returns what every worker's environment has: thread counts and the parent's module path."""
     paths = dict.fromkeys(os.path.abspath(entry) for entry in search_path)
     return {
         **environment,
         **dict.fromkeys(THREAD_VARIABLES, str(threads)),
-        "CUDA_VISIBLE_DEVICES": "",
         "PYTHONPATH": os.pathsep.join(path for path in paths if os.path.exists(path)),
         "PYTHONFAULTHANDLER": "1",
     }

@@ -1,4 +1,6 @@
-"""The tensor job: computes a program of tensor instructions. Implements `executor.job.Job`.
+"""The tensor job: computes a program of tensor instructions, on cores or on a GPU.
+
+Implements `executor.job.AcceleratedJob`; on a GPU *not yet run on hardware*.
 
 The configuration is a JSON object:
 
@@ -27,6 +29,7 @@ import torch
 from doppler.core.errors import ConfigError, ExecutionError, nearest
 from executor.job import GroupState, Kernel
 from executor.tensors.kernels import TENSOR_OPS
+from executor.workers.accelerator import Accelerator
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 Shape = tuple[int, ...]
@@ -73,10 +76,15 @@ class TensorJob:
         self._numpy_dtype = np.dtype(dtype)
         self._dtype = DTYPES[dtype]
         self._seed = int(config.get("seed", 0))
+        self._accelerator: Accelerator | None = None
         self._instructions = {
             name: _instruction(name, entry)
             for name, entry in config.get("instructions", {}).items()
         }
+
+    def use_accelerator(self, accelerator: Accelerator) -> None:
+        """Computes there; tensors come from host memory and go back to it."""
+        self._accelerator = accelerator
 
     def create_group(self, name: str, threads: int) -> GroupState:
         """Has no groups.
@@ -99,6 +107,8 @@ class TensorJob:
                 f"program"
             )
         torch.set_num_threads(threads)
+        if self._accelerator is not None:
+            return AcceleratedKernel(instruction, self._dtype, self._accelerator)
         return TensorKernel(instruction, self._dtype)
 
     def initial(self, op_name: str, output: int, version: int) -> np.ndarray | None:
@@ -134,23 +144,19 @@ class TensorKernel:
     ) -> None:
         """Writes the result, or its row blocks."""
         instruction = self._instruction
-        operands = [
-            self._view(data, shape)
-            for data, shape in zip(inputs, instruction.in_shapes, strict=True)
-        ]
-        targets = [
-            self._view(data, shape)
-            for data, shape in zip(outputs, instruction.out_shapes, strict=True)
-        ]
+        operands = self._views_of(inputs, instruction.in_shapes)
+        targets = self._views_of(outputs, instruction.out_shapes)
         if len(targets) == 1:
             self._compute(operands, targets[0])
             return
         result = torch.empty(instruction.result_shape, dtype=self._dtype)
         self._compute(operands, result)
-        first = 0
-        for target in targets:
-            target.copy_(result[first : first + len(target)])
-            first += len(target)
+        _copy_blocks(result, targets)
+
+    def _views_of(
+        self, arrays: Sequence[np.ndarray], shapes: Sequence[Shape]
+    ) -> list[torch.Tensor]:
+        return [self._view(data, shape) for data, shape in zip(arrays, shapes, strict=True)]
 
     def _view(self, data: np.ndarray, shape: Shape) -> torch.Tensor:
         """Returns the tensor at the address of `data`, made once per address.
@@ -165,6 +171,35 @@ class TensorKernel:
             view = torch.frombuffer(memory, dtype=self._dtype).view(shape)
             self._views[address, shape] = view
         return view
+
+
+class AcceleratedKernel(TensorKernel):
+    """Computes one instruction on a GPU: operands are copied to it, the result is copied back."""
+
+    def __init__(
+        self, instruction: TensorInstruction, dtype: torch.dtype, accelerator: Accelerator
+    ) -> None:
+        super().__init__(instruction, dtype)
+        self._accelerator = accelerator
+
+    def __call__(
+        self, iteration: int, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]
+    ) -> None:
+        """Writes the result, or its row blocks; returns when they are in host memory."""
+        instruction, device = self._instruction, self._accelerator.torch_device
+        with self._accelerator.active():
+            operands = [view.to(device) for view in self._views_of(inputs, instruction.in_shapes)]
+            result = torch.empty(instruction.result_shape, dtype=self._dtype, device=device)
+            self._compute(operands, result)
+            _copy_blocks(result, self._views_of(outputs, instruction.out_shapes))
+        self._accelerator.synchronize()
+
+
+def _copy_blocks(result: torch.Tensor, targets: Sequence[torch.Tensor]) -> None:
+    first = 0
+    for target in targets:
+        target.copy_(result[first : first + len(target)])
+        first += len(target)
 
 
 def _instruction(name: str, entry: Mapping[str, Any]) -> TensorInstruction:

@@ -1,8 +1,11 @@
-"""The worker of a core group: obeys the parent between segments, drives its dispatcher in them.
+"""The worker of a device: obeys the parent between segments, drives its dispatcher in them.
 
-Started as `python -m executor.workers.cpu CONTROL_FD SHARED_FD` by `executor.launch.local`.
+The same for every back end; a device of a GPU has its share checked before anything runs. Started
+as `python -m executor.workers.cpu CONTROL_FDS SHARED_FD` by `executor.launch.local`; CONTROL_FDS is
+one descriptor, or a comma list where several devices (green contexts) share the process.
 """
 
+import contextlib
 import gc
 import os
 import select
@@ -10,7 +13,9 @@ import socket
 import sys
 import threading
 import traceback
+from collections.abc import Callable
 
+from doppler.core.errors import ConfigError
 from doppler.core.plan import Plan
 from doppler.core.program import Program, compile_program
 from executor.arena import Arena
@@ -18,6 +23,7 @@ from executor.board import BoardWriter
 from executor.channels import RingReader, RingWriter
 from executor.control import ControlClosedError, ControlSocket
 from executor.initial import write_initial
+from executor.job import AcceleratedJob
 from executor.launch.local import check_affinity, num_threads
 from executor.messages import (
     Blocked,
@@ -36,6 +42,7 @@ from executor.messages import (
 )
 from executor.shared_layout import SharedLayout
 from executor.shared_memory import map_all
+from executor.workers.accelerator import Accelerator, open_accelerator
 from executor.workers.kernels import KernelTable
 from executor.workers.polling import Poll, shorten_naps
 from executor.workers.profiling import ProfileRun
@@ -88,10 +95,33 @@ class Worker:
         self._segment: Segment | None = None
         self._table = KernelTable(self._graph, self._arena, num_threads(self._spec))
 
-    def build_job(self) -> None:
-        """Builds the job; the first worker writes inputs and initial tokens for all."""
+    def open_device(self) -> Accelerator | None:
+        """Checks cores or share; returns the GPU that the kernels use, None for a core group.
+
+        Raises:
+            ClusterError: If the process is bound otherwise or sees another share than its own.
+        """
         check_affinity(self._spec)
+        if self._start.share is None:
+            return None
+        self.what = f"looking at its share of {self._start.share.gpu!r}"
+        return open_accelerator(self._start.share)[0]
+
+    def build_job(self, accelerator: Accelerator | None) -> None:
+        """Builds the job; the first worker writes inputs and initial tokens for all.
+
+        Raises:
+            ConfigError: If the job has no kernels for the device's GPU.
+        """
+        self.what = "building the job"
         job = self._start.spec.build()
+        if accelerator is not None:
+            if not isinstance(job, AcceleratedJob):
+                raise ConfigError(
+                    f"a job on a GPU implements use_accelerator, and job {self._start.spec.path!r} "
+                    f"on device {self._spec.name!r} runs on cores only"
+                )
+            job.use_accelerator(accelerator)
         if self._start.write_initial:
             self.what = "writing inputs and initial tokens"
             write_initial(job, self._graph, self._arena)
@@ -207,24 +237,47 @@ class Worker:
 
 def main() -> None:
     """Runs one worker until its parent says stop or is gone."""
-    control_fd, shared_fd = int(sys.argv[1]), int(sys.argv[2])
-    for fd in (control_fd, shared_fd):
+    serve_process(sys.argv[1], sys.argv[2], _serve)
+
+
+def serve_process(controls: str, shared: str, serve: Callable[[ControlSocket, int], None]) -> None:
+    """Serves every control socket of this process, each on a thread of its own but the first.
+
+    Args:
+        controls: Descriptors of the sockets, a comma list.
+        shared: Descriptor of the shared memory; every call of `serve` gets one to close.
+        serve: What is done for one device, until its parent says stop or is gone.
+    """
+    control_fds, shared_fd = [int(fd) for fd in controls.split(",")], int(shared)
+    for fd in (*control_fds, shared_fd):
         os.set_inheritable(fd, False)
-    control = ControlSocket(socket.socket(fileno=control_fd))
-    threading.Thread(target=die_with_parent, args=(control_fd,), daemon=True).start()
-    shorten_naps()
-    try:
-        worker = Worker(control.receive(), control, shared_fd)
-        _serve(worker, control)
-    except ControlClosedError:
-        return
+
+    def run(control_fd: int, memory_fd: int) -> None:
+        control = ControlSocket(socket.socket(fileno=control_fd))
+        threading.Thread(target=die_with_parent, args=(control_fd,), daemon=True).start()
+        shorten_naps()
+        with contextlib.suppress(ControlClosedError):
+            serve(control, memory_fd)
+
+    threads = [
+        threading.Thread(target=run, args=(control_fd, os.dup(shared_fd)))
+        for control_fd in control_fds[1:]
+    ]
+    for thread in threads:
+        thread.start()
+    run(control_fds[0], shared_fd)
+    for thread in threads:
+        thread.join()
 
 
-def _serve(worker: Worker, control: ControlSocket) -> None:
+def _serve(control: ControlSocket, shared_fd: int) -> None:
+    worker = Worker(control.receive(), control, shared_fd)
     try:
-        worker.build_job()
-        control.send(Done())
-        worker.serve()
+        accelerator = worker.open_device()
+        with contextlib.nullcontext() if accelerator is None else accelerator.active():
+            worker.build_job(accelerator)
+            control.send(Done())
+            worker.serve()
     except JobCodeError as error:
         control.send(Failed(what=worker.describe_op(error.op, error.iteration), text=error.text))
     except ControlClosedError:

@@ -1,7 +1,8 @@
 """CUDA green contexts: how many multiprocessors the driver grants, and making the contexts.
 
-All contexts share one process and one memory. Only one joint split gives disjoint sets; contexts
-that are made one by one may overlap, which is said, not hidden. Not yet run on hardware.
+All contexts share one process and one memory. Only one joint split gives disjoint sets, and torch
+has it from 2.15 on (`SMPartition`); contexts that are made one by one may overlap, which is said,
+not hidden. Not yet run on hardware.
 
 Source: CUDA driver API, cuDevSmResourceSplitByCount (least count and multiple by compute
 capability); PyTorch documentation of torch.cuda.green_contexts, 2.10 to 2.15.
@@ -54,15 +55,17 @@ class GreenContexts:
 
     Attributes:
         contexts: torch's objects; work goes to a stream of each.
+        granted: Multiprocessors of each as the driver tells, or 0 where torch does not tell.
         is_disjoint: False if their multiprocessors may overlap.
     """
 
     contexts: tuple[Any, ...]
+    granted: tuple[int, ...]
     is_disjoint: bool
 
 
 def make_contexts(green_contexts: Any, sms: Sequence[int], device: int) -> GreenContexts:
-    """Makes one context per count, each by itself: torch has no documented joint split yet.
+    """Makes one context per count: by one joint split where this torch has it, else one by one.
 
     Args:
         green_contexts: The module `torch.cuda.green_contexts`.
@@ -74,6 +77,14 @@ def make_contexts(green_contexts: Any, sms: Sequence[int], device: int) -> Green
     """
     if not green_contexts.SUPPORTED:
         raise ExecutionError("green contexts need a torch that is built with them, and this is not")
-    create = green_contexts.GreenContext.create
-    contexts = tuple(create(num_sms=count, device_id=device) for count in sms)
-    return GreenContexts(contexts, is_disjoint=len(contexts) < 2)
+    create = green_contexts.GreenContext
+    if hasattr(green_contexts, "SMPartition"):  # torch 2.15
+        whole = green_contexts.SMPartition.from_device(device)
+        parts, _ = whole.split(num_sms=tuple(sms))
+        return GreenContexts(
+            contexts=tuple(create(sm_partition=part, device_id=device) for part in parts),
+            granted=tuple(part.sm_count for part in parts),
+            is_disjoint=True,
+        )
+    contexts = tuple(create.create(num_sms=count, device_id=device) for count in sms)
+    return GreenContexts(contexts, (0,) * len(sms), is_disjoint=len(contexts) < 2)

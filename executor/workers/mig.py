@@ -1,4 +1,4 @@
-"""MIG slices as they are found: listing, profiles, environment. None is made, changed or removed.
+"""MIG instances as they are found: profiles, choice, environment. None is made, changed or removed.
 
 Not yet run on hardware.
 
@@ -11,11 +11,8 @@ from dataclasses import dataclass
 
 from doppler.core.errors import ClusterError
 
-_GPU = re.compile(r"^GPU (\d+): (.+) \(UUID: (GPU-[0-9a-fA-F-]+)\)$")
-_MIG = re.compile(r"^\s+MIG (\S+)\s+Device\s+(\d+): \(UUID: (MIG-[^)\s]+)\)$")
 _PROFILE = re.compile(r"^(?:(\d)c\.)?(\d)g\.(\d+)gb((?:\+[a-z.]+)*)$")
-GIB = 1 << 30
-COMPUTE_SLICES, MEMORY_SLICES = 7, 8
+COMPUTE_SLICES = 7
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,22 +37,27 @@ class MigProfile:
         return self.compute_slices < self.instance_slices
 
 
-@dataclass(frozen=True, slots=True)
-class MigSlice:
-    """One MIG device.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MigInstance:
+    """One MIG device that exists.
 
     Attributes:
-        gpu, gpu_uuid: Index and UUID of its GPU.
-        device: Index on that GPU.
         uuid: Its own UUID ("MIG-...").
-        profile: What it owns.
+        profile: Its profile's name ("1g.18gb").
+        units: Multiprocessors that it has.
+        memory_bytes: Memory that it has.
     """
 
-    gpu: int
-    gpu_uuid: str
-    device: int
     uuid: str
-    profile: MigProfile
+    profile: str
+    units: int
+    memory_bytes: int
+
+    @property
+    def text(self) -> str:
+        """Profile and numbers in words."""
+        shared = ", memory shared" if parse_profile(self.profile).shares_instance else ""
+        return f"{self.profile} ({self.units} SMs, {self.memory_bytes} bytes{shared})"
 
 
 def parse_profile(name: str) -> MigProfile:
@@ -78,50 +80,45 @@ def parse_profile(name: str) -> MigProfile:
     return MigProfile(own, slices, int(memory), tuple(filter(None, attributes.split("+"))))
 
 
-def parse_listing(text: str) -> tuple[MigSlice, ...]:
-    """Returns the MIG devices in the output of `nvidia-smi -L`.
+def profile_of(device_name: str) -> str:
+    """Returns the profile at the end of a MIG device's name ("NVIDIA A100-SXM4-40GB MIG 1g.5gb").
 
     Raises:
-        ClusterError: If a line is neither a GPU nor one of its MIG devices.
+        ClusterError: If the name ends in none.
     """
-    found: list[MigSlice] = []
-    gpu: tuple[int, str] | None = None
-    for line in filter(str.strip, text.splitlines()):
-        if match := _GPU.match(line):
-            gpu = (int(match[1]), match[3])
-        elif (match := _MIG.match(line)) and gpu is not None:
-            found.append(MigSlice(gpu[0], gpu[1], int(match[2]), match[3], parse_profile(match[1])))
-        else:
-            raise ClusterError(f"nvidia-smi -L lists GPUs and their MIG devices, and has {line!r}")
-    return tuple(found)
+    profile = device_name.rpartition(" ")[2]
+    parse_profile(profile)
+    return profile
 
 
-def slice_environment(environment: Mapping[str, str], mig: MigSlice) -> dict[str, str]:
-    """Returns the environment of a worker on a slice; a process sees one slice only."""
+def instance_environment(environment: Mapping[str, str], uuid: str) -> dict[str, str]:
+    """Returns the environment of a worker on an instance; a process sees one instance only."""
     kept = {k: v for k, v in environment.items() if not k.startswith("CUDA_MPS_")}
-    return {**kept, "CUDA_VISIBLE_DEVICES": mig.uuid}
+    return {**kept, "CUDA_VISIBLE_DEVICES": uuid}
 
 
-def assign_slices(
-    wanted: Sequence[tuple[str, int]], found: Sequence[MigSlice]
-) -> dict[str, MigSlice]:
-    """Returns a slice per device: each gets the smallest free one with enough memory.
+def assign_instances(
+    wanted: Sequence[tuple[str, int, int]], found: Sequence[MigInstance], gpu: str
+) -> dict[str, MigInstance]:
+    """Returns an instance per device: the smallest free one that is large enough.
 
     Args:
-        wanted: (device name, bytes of memory).
-        found: Slices that exist.
+        wanted: (device name, multiprocessors, bytes of memory); multiprocessors match exactly.
+        found: Instances of one GPU.
+        gpu: Name of that GPU, for messages.
 
     Raises:
-        ClusterError: If there is none for some device; slices are never made here.
+        ClusterError: If there is none for some device; instances are never made here.
     """
-    free = sorted(found, key=lambda mig: (mig.profile.memory_gib, mig.gpu, mig.device))
-    assigned: dict[str, MigSlice] = {}
-    for name, memory_bytes in wanted:
-        fits = [mig for mig in free if mig.profile.memory_gib * GIB >= memory_bytes]
+    free = sorted(found, key=lambda mig: (mig.memory_bytes, mig.uuid))
+    assigned: dict[str, MigInstance] = {}
+    for name, units, memory_bytes in sorted(wanted, key=lambda row: -row[2]):
+        fits = [mig for mig in free if mig.units == units and mig.memory_bytes >= memory_bytes]
         if not fits:
+            left = ", ".join(mig.text for mig in free) or "none"
             raise ClusterError(
-                f"MIG slices are used as found, and for device {name!r} no free one of the "
-                f"{len(found)} has {memory_bytes / GIB:.1f} GiB"
+                f"MIG instances are used as found, and device {name!r} of {gpu!r} needs one of "
+                f"{units} SMs and {memory_bytes} bytes; free there: {left}"
             )
         assigned[name] = fits[0]
         free.remove(fits[0])

@@ -6,6 +6,7 @@ the multiprocessors that it sees with what it was given (`check_seen_sms`). Not 
 Source: NVIDIA MPS documentation (environment variables; control commands; static SM partitions).
 """
 
+import math
 import os
 import subprocess
 from collections.abc import Mapping
@@ -66,7 +67,9 @@ def client_environment(environment: Mapping[str, str], share: MpsShare) -> dict[
     kept["CUDA_VISIBLE_DEVICES"] = share.gpu_uuid
     kept["CUDA_MPS_PIPE_DIRECTORY"] = share.pipe_directory
     if share.percentage is not None:
-        kept["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = f"{share.percentage:g}"
+        # Rounded up in the fourth place: a count that falls just short loses a whole pair.
+        rounded = min(100.0, math.ceil(share.percentage * 1e4) / 1e4)
+        kept["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = f"{rounded:.8g}"
     if share.partition is not None:
         kept["CUDA_MPS_SM_PARTITION"] = share.partition
     if share.memory_bytes is not None:
@@ -92,7 +95,7 @@ def check_seen_sms(
     if seen == total and asked < total:
         raise ClusterError(
             f"device {device!r} owns {asked} of {total} SMs, and its worker sees all of them: it "
-            f"runs without MPS (is CUDA_MPS_PIPE_DIRECTORY the daemon's?)"
+            f"runs without MPS (is CUDA_MPS_PIPE_DIRECTORY that of the daemon?)"
         )
     if not asked - rounding < seen <= asked:
         raise ClusterError(

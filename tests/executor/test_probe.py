@@ -1,13 +1,14 @@
 """The probe on made-up machines: control groups of both versions, drivers with and without GPUs."""
 
 import os
-from types import SimpleNamespace
 
 import pytest
 
 from doppler.core.layout import per_core_layout
 from executor.host import read_host_cpu
-from executor.probe import probe, probe_gpus
+from executor.launch.gpus import host_gpus, read_gpus
+from executor.probe import Finding, ProbeResult, probe, probe_gpus, verify_backends
+from tests.executor.fake_nvml import FakeNvml
 
 GIB = 1 << 30
 
@@ -87,51 +88,6 @@ def test_missing_shared_memory_is_told():
     assert "/no/such/mount" in findings["shared memory"].detail
 
 
-class FakeNvml:
-    """A driver with some GPUs."""
-
-    class NVMLError(Exception):
-        pass
-
-    class NVMLError_LibraryNotFound(NVMLError):  # noqa: N801, N818
-        pass
-
-    def __init__(self, count=0, error=None, mig=None):
-        self.count, self.error, self.mig = count, error, mig
-        self.is_open = False
-
-    def nvmlInit(self):
-        if self.error is not None:
-            raise self.error
-        self.is_open = True
-
-    def nvmlShutdown(self):
-        self.is_open = False
-
-    def nvmlDeviceGetCount(self):
-        return self.count
-
-    def nvmlDeviceGetHandleByIndex(self, index):
-        return index
-
-    def nvmlDeviceGetName(self, handle):
-        return b"Test GPU"
-
-    def nvmlDeviceGetNumGpuCores(self, handle):
-        return 132 * 128
-
-    def nvmlDeviceGetCudaComputeCapability(self, handle):
-        return (9, 0)
-
-    def nvmlDeviceGetMemoryInfo(self, handle):
-        return SimpleNamespace(total=141 * GIB)
-
-    def nvmlDeviceGetMigMode(self, handle):
-        if self.mig is None:
-            raise self.NVMLError("Not Supported")
-        return (self.mig, 0)
-
-
 @pytest.mark.parametrize(
     ("nvml", "reason"),
     [
@@ -142,8 +98,9 @@ class FakeNvml:
     ],
 )
 def test_absent_gpu_has_its_reason(nvml, reason):
-    gpus, findings = probe_gpus(nvml)
+    gpus, findings, inventory = probe_gpus(nvml)
     assert gpus == ()
+    assert inventory.gpus == ()
     assert len(findings) == 4
     for finding in findings:
         assert not finding.is_present
@@ -153,11 +110,12 @@ def test_absent_gpu_has_its_reason(nvml, reason):
 def test_gpus_become_processors(monkeypatch):
     monkeypatch.setenv("PATH", "/nowhere")
     nvml = FakeNvml(count=2, mig=0)
-    gpus, findings = probe_gpus(nvml)
+    gpus, findings, inventory = probe_gpus(nvml)
     assert [gpu.name for gpu in gpus] == ["gpu0", "gpu1"]
     assert gpus[0].num_units == 132
     assert gpus[0].memory_bytes == 141 * GIB
-    assert gpus[0].model == "Test GPU"
+    assert gpus[0].model == "NVIDIA H200"
+    assert [gpu.uuid for gpu in inventory.gpus] == [nvml.nvmlDeviceGetUUID(i) for i in (0, 1)]
     by_name = {finding.name: finding for finding in findings}
     assert by_name["GPU"].is_present
     assert "no nvidia-cuda-mps-control" in by_name["MPS"].detail
@@ -166,11 +124,20 @@ def test_gpus_become_processors(monkeypatch):
     assert not nvml.is_open
 
 
-def test_mig_is_told_per_gpu():
-    assert probe_gpus(FakeNvml(count=1, mig=1))[1][2].is_present
-    finding = probe_gpus(FakeNvml(count=1))[1][2]
-    assert not finding.is_present
-    assert "Not Supported" in finding.detail
+def test_mig_instances_are_listed_as_found():
+    nvml = FakeNvml(
+        count=1, mig=1, instances={0: ("1g.18gb", 16, 16384), 3: ("3g.71gb", 60, 71424)}
+    )
+    _, findings, inventory = probe_gpus(nvml)
+    assert findings[2].is_present
+    assert "1g.18gb (16 SMs, 17179869184 bytes), 3g.71gb (60 SMs" in findings[2].detail
+    assert [i.uuid for i in inventory.gpus[0].instances] == ["MIG-0-0", "MIG-0-3"]
+    empty = probe_gpus(FakeNvml(count=1, mig=1))[1][2]
+    assert not empty.is_present
+    assert "no instance exists" in empty.detail
+    unable = probe_gpus(FakeNvml(count=1))[1][2]
+    assert not unable.is_present
+    assert "Not Supported" in unable.detail
 
 
 def test_mps_daemon_is_seen(monkeypatch, tmp_path):
@@ -179,8 +146,59 @@ def test_mps_daemon_is_seen(monkeypatch, tmp_path):
     control.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tmp_path / "pipe"))
-    assert "no daemon" in probe_gpus(FakeNvml(count=1))[1][1].detail
+    finding = probe_gpus(FakeNvml(count=1))[1][1]
+    assert not finding.is_present
+    assert "no daemon has its pipe" in finding.detail
     (tmp_path / "pipe").mkdir()
     finding = probe_gpus(FakeNvml(count=1))[1][1]
     assert finding.is_present
     assert "a daemon has its pipe" in finding.detail
+
+
+def found_with(*names, **options):
+    inventory = read_gpus(FakeNvml(count=1, **options))
+    findings = tuple(Finding(name=name, is_present=True, detail="there") for name in names)
+    return ProbeResult(hardware=probe().hardware, findings=findings, inventory=inventory)
+
+
+def test_a_back_end_is_present_if_its_worker_says_so():
+    seats = []
+
+    def look(seat):
+        seats.append(seat)
+        return {"text": f"{seat.shares[0].units} SMs"}
+
+    found = verify_backends(found_with("CPU cores", "GPU", "MPS", "green contexts"), look)
+    assert all(finding.is_present for finding in found.findings)
+    assert [f.detail for f in found.findings] == [
+        "there",
+        *(f"there; seen from inside: gpu0: {units} SMs" for units in (132, 66, 64)),
+    ]
+    assert [seat.shares[0].kind for seat in seats] == ["cuda", "mps", "green_context"]
+    assert seats[1].mps.percentage == 50
+
+
+def test_a_back_end_whose_worker_sees_something_else_is_absent():
+    error = "device 'trial of mps on gpu0' owns 66 of 132 SMs, and its worker sees all of them"
+    (finding,) = verify_backends(found_with("MPS"), lambda seat: {"error": error}).findings
+    assert not finding.is_present
+    assert finding.detail == f"absent: {error}"
+
+
+def test_a_gpu_in_mig_mode_is_tried_by_its_instances_only():
+    instances = {0: ("1g.18gb", 16, 16384), 1: ("1g.18gb", 16, 16384)}
+    found = found_with("MIG", "MPS", "GPU", mig=1, instances=instances)
+    mig, mps, whole = verify_backends(found, lambda seat: {"text": seat.shares[0].visible}).findings
+    assert mig.detail.endswith("gpu0: MIG-0-0; gpu0: MIG-0-1")
+    assert not mps.is_present
+    assert not whole.is_present
+    assert "every GPU is in MIG mode" in mps.detail
+
+
+def test_a_worker_without_a_gpu_says_why():
+    """The worker is started for real: here torch shows it no GPU."""
+    if host_gpus().gpus:
+        pytest.skip("this host has a GPU")
+    (finding,) = verify_backends(found_with("GPU")).findings
+    assert not finding.is_present
+    assert "shows no GPU to its worker" in finding.detail

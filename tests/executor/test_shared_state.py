@@ -26,6 +26,7 @@ from executor.control import ControlClosedError, ControlSocket
 from executor.deadlines import DeadlinePolicy, Deadlines
 from executor.initial import token_versions
 from executor.launch.local import THREAD_VARIABLES, worker_environment
+from executor.launch.seats import Seat
 from executor.shared_memory import PAGE_BYTES, allocate, map_all
 
 
@@ -137,7 +138,7 @@ def test_worker_environment_has_threads_no_gpu_and_the_parents_path(tmp_path):
     environment = worker_environment({"A": "1", "OMP_NUM_THREADS": "64"}, 3, [str(tmp_path), "/no"])
     assert environment["A"] == "1"
     assert {environment[name] for name in THREAD_VARIABLES} == {"3"}
-    assert environment["CUDA_VISIBLE_DEVICES"] == ""
+    assert Seat(devices=(0,)).environment(environment)["CUDA_VISIBLE_DEVICES"] == ""
     assert environment["PYTHONPATH"] == str(tmp_path)
 
 

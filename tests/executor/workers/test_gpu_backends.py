@@ -1,18 +1,18 @@
-"""MPS, MIG and green contexts: all that does not touch a device, and GPU tests that say why not."""
+"""MPS, MIG and green contexts: all that does not touch a device."""
 
 import stat
 
 import pytest
 
 from doppler.core.errors import ClusterError, ExecutionError
-from executor.probe import probe
 from executor.workers.green_context import granted_sms, make_contexts, plan_split
 from executor.workers.mig import (
+    MigInstance,
     MigProfile,
-    assign_slices,
-    parse_listing,
+    assign_instances,
+    instance_environment,
     parse_profile,
-    slice_environment,
+    profile_of,
 )
 from executor.workers.mps import (
     MpsControl,
@@ -21,8 +21,8 @@ from executor.workers.mps import (
     chunk_sms,
     chunks_for,
     client_environment,
-    daemon_command,
 )
+from executor.workers.share import GpuShare, Seen, check_seen
 
 UUID = "GPU-5c89852c-d268-c3f3-1b07-005d5ae1dc3f"
 
@@ -87,8 +87,6 @@ def test_chunks_of_static_partitions():
         chunks_for(7, (9, 0))
     with pytest.raises(ClusterError, match=r"7\.5"):
         chunk_sms((7, 5))
-    assert daemon_command() == ("nvidia-cuda-mps-control", "-d")
-    assert daemon_command(static=True)[-1] == "-S"
 
 
 def control_program(tmp_path, body):
@@ -110,7 +108,6 @@ def test_control_commands_and_answers(tmp_path):
     assert control.clients(11) == (7,)
     assert control.add_partition(UUID, 16) == f"{UUID}/3"
     control.remove_partition(f"{UUID}/3")
-    control.quit()
     assert log.read_text().splitlines() == [
         f"/dev/shm/pipe {line}"
         for line in (
@@ -118,64 +115,107 @@ def test_control_commands_and_answers(tmp_path):
             "get_client_list 11",
             f"sm_partition add {UUID} 16",
             f"sm_partition rm {UUID}/3",
-            "quit",
         )
     ]
 
 
 def test_control_failures_are_told(tmp_path):
-    with pytest.raises(ExecutionError, match="refused 'quit': no daemon"):
-        control_program(tmp_path, "echo no daemon >&2; exit 1").quit()
+    with pytest.raises(ExecutionError, match="refused 'get_server_list': no daemon"):
+        control_program(tmp_path, "echo no daemon >&2; exit 1").servers()
     with pytest.raises(ExecutionError, match="prints process ids"):
         control_program(tmp_path, "echo what").servers()
     with pytest.raises(ExecutionError, match="prints UUID/id"):
         control_program(tmp_path, "echo what").add_partition(UUID, 1)
-    with pytest.raises(ExecutionError, match="did not take 'quit'"):
-        MpsControl("/x", "/nowhere/control").quit()
+    with pytest.raises(ExecutionError, match="did not take 'get_server_list'"):
+        MpsControl("/x", "/nowhere/control").servers()
 
 
-LISTING = f"""GPU 0: NVIDIA A100-SXM4-40GB (UUID: {UUID})
-  MIG 3g.20gb     Device  0: (UUID: MIG-c6d4f1ef-42e4-5de3-91c7-45d71c87eb3f)
-  MIG 1g.5gb Device 1: (UUID: MIG-cba663e8-9bed-5b25-b243-5985ef7c9beb)
-GPU 1: NVIDIA A100-SXM4-40GB (UUID: GPU-00000000-0000-0000-0000-000000000001)
-  MIG 1g.5gb+me   Device  0: (UUID: MIG-GPU-00000000-0000-0000-0000-000000000001/7/0)
-"""
-
-
-def test_listing_and_profiles():
-    found = parse_listing(LISTING)
-    assert [(s.gpu, s.device, s.profile.memory_gib) for s in found] == [
-        (0, 0, 20),
-        (0, 1, 5),
-        (1, 0, 5),
-    ]
-    assert found[2].uuid.endswith("/7/0")
-    assert found[2].profile.attributes == ("me",)
+def test_profiles():
     assert parse_profile("1c.3g.20gb") == MigProfile(1, 3, 20)
     assert parse_profile("1c.3g.20gb").shares_instance
     assert not parse_profile("7g.141gb").shares_instance
+    assert parse_profile("1g.5gb+me").attributes == ("me",)
     for name in ("8g.20gb", "4c.3g.20gb", "3g", "0g.5gb"):
         with pytest.raises(ClusterError, match="MIG profile"):
             parse_profile(name)
-    with pytest.raises(ClusterError, match="and has 'No devices"):
-        parse_listing("No devices were found")
-    with pytest.raises(ClusterError, match="lists GPUs"):
-        parse_listing(LISTING.split("\n", 1)[1])
-    env = slice_environment({"CUDA_MPS_PIPE_DIRECTORY": "/x", "A": "b"}, found[0])
-    assert env == {"A": "b", "CUDA_VISIBLE_DEVICES": found[0].uuid}
+    assert profile_of("NVIDIA A100-SXM4-40GB MIG 1c.3g.20gb") == "1c.3g.20gb"
+    with pytest.raises(ClusterError, match="got 'H200'"):
+        profile_of("NVIDIA H200")
+    env = instance_environment({"CUDA_MPS_PIPE_DIRECTORY": "/x", "A": "b"}, "MIG-1")
+    assert env == {"A": "b", "CUDA_VISIBLE_DEVICES": "MIG-1"}
 
 
-def test_slices_are_used_as_found():
-    found = parse_listing(LISTING)
-    assigned = assign_slices([("small", 4 << 30), ("large", 18 << 30), ("other", 5 << 30)], found)
-    assert {name: s.profile.memory_gib for name, s in assigned.items()} == {
-        "large": 20,
-        "other": 5,
-        "small": 5,
+GIB = 1 << 30
+FOUND = [
+    MigInstance(uuid="MIG-a", profile="3g.20gb", units=42, memory_bytes=20 * GIB),
+    MigInstance(uuid="MIG-b", profile="1g.5gb", units=14, memory_bytes=5 * GIB),
+    MigInstance(uuid="MIG-c", profile="1g.10gb", units=14, memory_bytes=10 * GIB),
+    MigInstance(uuid="MIG-d", profile="1c.3g.20gb", units=14, memory_bytes=20 * GIB),
+]
+
+
+def test_instances_are_used_as_found():
+    wanted = [("small", 14, 4 * GIB), ("large", 42, 18 * GIB), ("other", 14, 6 * GIB)]
+    assigned = assign_instances(wanted, FOUND, "gpu0")
+    assert {name: mig.uuid for name, mig in assigned.items()} == {
+        "small": "MIG-b",
+        "large": "MIG-a",
+        "other": "MIG-c",
     }
-    assert len({s.uuid for s in assigned.values()}) == 3
-    with pytest.raises(ClusterError, match=r"for device 'b' no free one of the 3 has 10\.0 GiB"):
-        assign_slices([("a", 18 << 30), ("b", 10 << 30)], found)
+    with pytest.raises(ClusterError, match=r"'b' of 'gpu0' needs .* 42 SMs.*1c.3g.*memory shared"):
+        assign_instances([("a", 42, 18 * GIB), ("b", 42, 5 * GIB)], FOUND, "gpu0")
+
+
+def mps_share(**options):
+    values = {
+        "device": "gmi",
+        "kind": "mps",
+        "gpu": "gpu0",
+        "visible": UUID,
+        "units": 66,
+        "total_units": 132,
+        "memory_bytes": 20 * GIB,
+        "pipe_directory": "/dev/shm/mps",
+    }
+    return GpuShare(**{**values, **options})
+
+
+def seen_by(units, **options):
+    values = {"total_bytes": 141 * GIB, "free_bytes": 19 * GIB, "pid": 7, "mps_clients": (5, 7)}
+    return Seen(units=units, **{**values, **options})
+
+
+@pytest.mark.parametrize(
+    ("share", "seen", "text"),
+    [
+        (mps_share(), seen_by(66), None),
+        (mps_share(), seen_by(132), "runs without MPS"),
+        (mps_share(), seen_by(66, mps_clients=(5,)), r"lists \[5\] without its worker \(7\)"),
+        (mps_share(), seen_by(66, mps_clients=()), "no clients"),
+        (mps_share(units=132), seen_by(132, mps_clients=()), "runs without MPS"),
+        (mps_share(), seen_by(66, free_bytes=21 * GIB), "has not taken the memory limit"),
+        (mps_share(kind="cuda", units=132), seen_by(132), None),
+        (mps_share(kind="cuda", units=132), seen_by(66), "shows 132 SMs .* sees 66"),
+        (mps_share(kind="mig", units=16), seen_by(16, total_bytes=19 * GIB), None),
+        (mps_share(kind="mig", units=16), seen_by(132), "shows 16 SMs .* sees 132"),
+        (mps_share(kind="mig", units=16), seen_by(16, total_bytes=9 * GIB), "sees 9663676416"),
+        (mps_share(kind="green_context", units=64), seen_by(132), None),
+        (mps_share(kind="green_context", units=64), seen_by(132, granted=64), None),
+        (mps_share(kind="green_context", units=64), seen_by(132, granted=72), "has 72"),
+    ],
+)
+def test_a_worker_refuses_what_it_was_not_given(share, seen, text):
+    if text is None:
+        check_seen(share, seen)
+    else:
+        with pytest.raises(ClusterError, match=text):
+            check_seen(share, seen)
+
+
+def test_what_is_seen_is_told():
+    text = seen_by(132, granted=64, is_disjoint=False).text
+    assert text.startswith("132 SMs, 20401094656 of 151397597184 bytes free, listed as client 7")
+    assert "a green context of 64 SMs, green contexts may share SMs, because this torch" in text
 
 
 def test_what_the_driver_grants_green_contexts():
@@ -193,6 +233,51 @@ def test_what_the_driver_grants_green_contexts():
         granted_sms(0, (9, 0))
 
 
+class FakeModule:
+    """torch.cuda.green_contexts as documented for 2.12 to 2.14."""
+
+    SUPPORTED = True
+
+    class GreenContext:
+        def __init__(self, **options):
+            self.options = options
+
+        @classmethod
+        def create(cls, **options):
+            return cls(**options)
+
+
+class FakeModuleWithSplit(FakeModule):
+    """The same for 2.15, with its joint split."""
+
+    class SMPartition:
+        def __init__(self, sm_count):
+            self.sm_count = sm_count
+
+        @classmethod
+        def from_device(cls, device_id=None):
+            return cls(132)
+
+        def split(self, *, num_sms):
+            groups = tuple(type(self)(count) for count in num_sms)
+            return groups, type(self)(self.sm_count - sum(num_sms))
+
+
+def test_contexts_are_split_jointly_where_torch_can():
+    made = make_contexts(FakeModuleWithSplit, (64, 48), 0)
+    assert made.granted == (64, 48)
+    assert made.is_disjoint
+    assert [c.options["sm_partition"].sm_count for c in made.contexts] == [64, 48]
+    older = make_contexts(FakeModule, (64, 48), 0)
+    assert [c.options for c in older.contexts] == [
+        {"num_sms": 64, "device_id": 0},
+        {"num_sms": 48, "device_id": 0},
+    ]
+    assert older.granted == (0, 0)
+    assert not older.is_disjoint
+    assert make_contexts(FakeModule, (64,), 0).is_disjoint
+
+
 def test_a_torch_without_green_contexts_is_told():
     import torch.cuda.green_contexts as module
 
@@ -200,54 +285,3 @@ def test_a_torch_without_green_contexts_is_told():
         pytest.skip("this torch has green contexts")
     with pytest.raises(ExecutionError, match="built with them, and this is not"):
         make_contexts(module, [8], 0)
-
-
-def require(name):
-    finding = next(f for f in probe().findings if f.name == name)
-    if not finding.is_present:
-        pytest.skip(finding.detail)
-
-
-@pytest.mark.gpu
-def test_green_contexts_run_work_and_share_memory():
-    require("green contexts")
-    require("GPU")
-    import torch
-    import torch.cuda.green_contexts as module
-
-    properties = torch.cuda.get_device_properties(0)
-    capability = (properties.major, properties.minor)
-    half = properties.multi_processor_count // 2 // 8 * 8
-    sms = plan_split([half, half], properties.multi_processor_count, capability)
-    made = make_contexts(module, sms, 0)
-    data = torch.ones(1 << 20, device="cuda:0")
-    for context in made.contexts:
-        stream = context.Stream()
-        with torch.cuda.stream(stream):
-            data += 1
-        stream.synchronize()
-    assert data[0].item() == 3
-
-
-@pytest.mark.gpu
-def test_a_running_daemon_answers():
-    require("GPU")
-    require("MPS")
-    import os
-
-    from executor.probe import MPS_PIPE_DEFAULT, MPS_PIPE_VARIABLE
-
-    pipe = os.environ.get(MPS_PIPE_VARIABLE, MPS_PIPE_DEFAULT)
-    if not os.path.exists(pipe):
-        pytest.skip(f"no MPS daemon has its pipe in {pipe}")
-    assert isinstance(MpsControl(pipe).servers(), tuple)
-
-
-@pytest.mark.gpu
-def test_the_driver_lists_its_mig_slices():
-    require("GPU")
-    require("MIG")
-    import subprocess
-
-    listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=True)
-    assert parse_listing(listed.stdout)
