@@ -59,6 +59,7 @@ from doppler.results import (
 from doppler.running import run_plan
 from doppler.training.checkpoint import save_checkpoint
 from executor.probe import probe as probe_machine
+from executor.probe import verify_backends
 from simulator.replicas import ReplicaScorer, Spread, median_objective
 from simulator.robustness import robustness
 
@@ -200,7 +201,7 @@ def probe(config: ProbeConfig, command: Sequence[str]) -> None:
     """Shows what this machine has."""
     output = check_output(config.output)
     view = View()
-    found = probe_machine()
+    found = verify_backends(probe_machine())
     show_probe(found, view)
     if output is not None:
         save(found.hardware, output)
