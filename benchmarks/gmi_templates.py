@@ -30,7 +30,7 @@ import numpy as np
 from support.common import finish
 from support.template_cell import NUM_SHARDS, STALENESS, Candidate, CellBench
 
-from doppler.graphs.drl_job import JobMode
+from doppler.core.job_mode import JobMode
 from doppler.measure import MIN_BLOCKS, Interval, interleave, median_interval
 
 ENVS_PER_SHARD = {"ppo_ant": (4, 8, 16), "ppo_humanoid": (1, 2, 4)}

@@ -32,11 +32,11 @@ from doppler.coordinator.search import Sample, SearchSpace, algorithm_1, exhaust
 from doppler.coordinator.variants import Variant, all_variants
 from doppler.core.cluster import Cluster, Device, Link
 from doppler.core.costs import make_costs
+from doppler.core.job_mode import JobMode
 from doppler.core.plan import Plan
 from doppler.core.problem import Problem
 from doppler.graphs.collective_ops import FORWARD_KIND, REDUCE_KIND, rank_compositions
 from doppler.graphs.collectives import candidates
-from doppler.graphs.drl_job import JobMode
 from doppler.planners.base import Budget
 from doppler.planners.registry import get_planner
 from simulator.scorer import CompiledScorer

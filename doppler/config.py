@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from doppler.core.errors import ConfigError
-from doppler.graphs.drl_job import JobMode
+from doppler.core.job_mode import JobMode
 from doppler.measure import MIN_BLOCKS
 from executor.drl.config import PPOJobConfig
 from executor.drl.presets import PRESETS
@@ -83,7 +83,7 @@ class JobConfig(AnyJobConfig):
     chunk: int = setting(_JOB.chunk, "control steps per fused rollout op; divides the horizon")
     fused: bool = setting(_JOB.fused, "environment and agent of a chunk are one op")
     mode: JobMode = setting(
-        JobMode(_JOB.mode), "how weights reach environments: asynchronous needs job.staleness"
+        _JOB.mode, "how weights reach environments: asynchronous needs job.staleness"
     )
     staleness: int = setting(_JOB.staleness, "asynchronous: versions that weights may be behind")
     num_trainers: int = setting(
@@ -267,13 +267,12 @@ class ReportConfig:
 
 def _from_preset(name: str, preset: PPOJobConfig) -> JobConfig:
     shared = {item.name for item in fields(JobConfig)} & {item.name for item in fields(preset)}
-    apart = ("env_python", "hidden", "mode")
+    apart = ("env_python", "hidden")
     values = {key: getattr(preset, key) for key in shared if key not in apart}
     return JobConfig(
         name=name,
         env=preset.environment,
         hidden=list(preset.hidden),
-        mode=JobMode(preset.mode),
         **values,
     )
 

@@ -28,9 +28,9 @@ from doppler.coordinator.variants import DRLJob, JobCut, Split, Variant, all_var
 from doppler.core.costs import Costs
 from doppler.core.graph import DataflowGraph
 from doppler.core.hardware import Hardware
+from doppler.core.job_mode import JobMode
 from doppler.core.layout import Backend, Layout
 from doppler.core.problem import Problem
-from doppler.graphs.drl_job import JobMode
 from doppler.jobs import RealJob, build_job, resolve_job
 from doppler.measure import Interval, measured_period_ns, median_interval
 from executor.options import ExecutorOptions

@@ -7,7 +7,7 @@ from pathlib import Path
 from doppler.config import BASELINES, AnyJobConfig, JobConfig
 from doppler.core.errors import ConfigError, nearest
 from doppler.core.problem import Objective
-from doppler.graphs.drl_job import DRLJobShape, JobMode, OpSize, build_drl_job
+from doppler.graphs.drl_job import DRLJobShape, OpSize, build_drl_job
 from doppler.real_job import RealJob
 from doppler.tensor_config import TensorJobConfig
 from doppler.tensor_jobs import build_tensor_job
@@ -107,7 +107,7 @@ def build_job(settings: JobConfig, seed: int) -> RLJob:
         num_segments=config.num_segments,
         epochs=config.epochs,
         minibatches=config.minibatches,
-        mode=JobMode(config.mode),
+        mode=config.mode,
         staleness=config.staleness,
     )
     name = settings.name or settings.env
@@ -180,7 +180,7 @@ def resolve_job(settings: JobConfig, overridden: Collection[str]) -> JobConfig:
     config = custom_job_config(path, settings.name, values)
     resolved = {key: getattr(config, key) for key in values}
     resolved |= {"env": "", "path": path}
-    resolved |= {"hidden": list(config.hidden), "mode": JobMode(config.mode)}
+    resolved |= {"hidden": list(config.hidden)}
     return replace(settings, **resolved)
 
 
@@ -206,7 +206,7 @@ def _shared_values(settings: JobConfig) -> dict[str, object]:
     values = {item.name: getattr(settings, item.name) for item in fields(settings)}
     for name in ("name", "env", "path"):
         del values[name]
-    return {**values, "env_python": settings.env_python or "", "mode": settings.mode.value}
+    return {**values, "env_python": settings.env_python or ""}
 
 
 def _class_name(settings: JobConfig) -> str:

@@ -9,9 +9,9 @@ from doppler.calibration import job_problem, single_plan, spread_plan
 from doppler.config import JOBS
 from doppler.core.errors import ConfigError
 from doppler.core.graph import EdgeMode
+from doppler.core.job_mode import JobMode
 from doppler.core.layout import per_core_layout
 from doppler.core.validate import check_trace
-from doppler.graphs.drl_job import JobMode
 from doppler.jobs import build_job
 from doppler.session import JobSession
 from executor.options import ExecutorOptions

@@ -16,9 +16,10 @@ from doppler.core.cluster import Cluster, Link
 from doppler.core.costs import Costs, make_costs
 from doppler.core.graph import DataflowGraph
 from doppler.core.hardware import Hardware, Processor
+from doppler.core.job_mode import JobMode
 from doppler.core.layout import Backend, Layout
 from doppler.core.problem import Problem
-from doppler.graphs.drl_job import DRLJobShape, JobMode, OpSize, build_drl_job
+from doppler.graphs.drl_job import DRLJobShape, OpSize, build_drl_job
 
 SIM_FILL = 0.46
 FILL = {"environment": SIM_FILL, "agent": SIM_FILL / 10, "trainer": SIM_FILL / 5}

@@ -13,10 +13,10 @@ from doppler.coordinator.layouts import even_layout
 from doppler.coordinator.variants import DRLJob, Variant, all_variants
 from doppler.core.costs import Costs
 from doppler.core.hardware import Hardware
+from doppler.core.job_mode import JobMode
 from doppler.core.layout import Backend
 from doppler.core.plan import Plan, make_plan
 from doppler.core.problem import Problem
-from doppler.graphs.drl_job import JobMode
 from doppler.jobs import build_job
 from doppler.measure import measured_period_ns
 from doppler.planners.base import Budget

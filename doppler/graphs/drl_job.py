@@ -8,28 +8,15 @@ environments along loop-carried edges. Op names are coordinates: `grad[epoch,min
 Three modes, which differ in edges and window only (`JobMode`).
 """
 
-import enum
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from doppler.core.errors import GraphError
 from doppler.core.graph import INPUT_KIND, DataflowGraph, Edge, EdgeMode, Group, Op
+from doppler.core.job_mode import JobMode
 
 # (producer name, output, distance, mode)
 _Input = tuple[str, int, int, EdgeMode]
-
-
-class JobMode(enum.Enum):
-    """How the weights reach the environments.
-
-    `synchronous`: a rollout waits for the weights of the iteration before. `asynchronous`: it reads
-    the newest weights that are there, at most `staleness` versions older than those, so rollouts
-    go on beside training. `serving`: the policy is fixed, a graph input, and nothing is trained.
-    """
-
-    synchronous = "synchronous"
-    asynchronous = "asynchronous"
-    serving = "serving"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

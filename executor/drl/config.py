@@ -4,10 +4,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 
 from doppler.core.errors import ConfigError, nearest
+from doppler.core.job_mode import JobMode
 from executor.drl.ppo import LossSettings
 
-SYNCHRONOUS, ASYNCHRONOUS, SERVING = "synchronous", "asynchronous", "serving"
-MODES = (SYNCHRONOUS, ASYNCHRONOUS, SERVING)
 MAX_STALENESS = 64
 
 Setting = int | float | bool | str | tuple[int, ...]
@@ -28,9 +27,7 @@ class PPOJobConfig:
         horizon: H, control steps per iteration.
         chunk: Control steps per `rollout` op; divides `horizon`.
         fused: Whether environment and agent are one op per chunk.
-        mode: How weights reach the environments: `synchronous`, `asynchronous` (the newest ones
-            that are there, so a run cannot be repeated bit for bit), `serving` (a fixed policy
-            collects, nothing is trained).
+        mode: How weights reach the environments.
         staleness: Asynchronous mode: versions that weights may be behind the last ones; at least 1
             there, 0 in the other modes. PPO's clip bounds the importance weights of older samples.
         num_trainers: M, parts of a minibatch whose gradients are computed apart.
@@ -60,7 +57,7 @@ class PPOJobConfig:
     horizon: int = 16
     chunk: int = 8
     fused: bool = True
-    mode: str = SYNCHRONOUS
+    mode: JobMode = JobMode.synchronous
     staleness: int = 0
     num_trainers: int = 4
     num_segments: int = 2
@@ -125,12 +122,10 @@ class PPOJobConfig:
             )
 
     def _check_mode(self) -> None:
-        if self.mode not in MODES:
-            raise ConfigError(f"mode {self.mode!r} is unknown; {nearest(self.mode, MODES)}")
-        low, high = (1, MAX_STALENESS) if self.mode == ASYNCHRONOUS else (0, 0)
+        low, high = (1, MAX_STALENESS) if self.mode is JobMode.asynchronous else (0, 0)
         if not low <= self.staleness <= high:
             raise ConfigError(
-                f"staleness must lie in [{low}, {high}] in {self.mode} mode, but is "
+                f"staleness must lie in [{low}, {high}] in {self.mode.value} mode, but is "
                 f"{self.staleness}"
             )
 
@@ -166,7 +161,7 @@ class PPOJobConfig:
 
     def to_dict(self) -> dict[str, object]:
         """Returns a JSON-able form."""
-        return asdict(self) | {"hidden": list(self.hidden)}
+        return asdict(self) | {"hidden": list(self.hidden), "mode": self.mode.value}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, object]) -> "PPOJobConfig":
@@ -188,7 +183,10 @@ class PPOJobConfig:
         for name, value in settings.items():
             if name not in known:
                 raise ConfigError(f"job setting {name!r} is unknown; {nearest(name, known)}")
-            changed[name] = tuple(value) if isinstance(value, list) else value
+            if name == "mode" and isinstance(value, str):
+                changed[name] = _mode(value)
+            else:
+                changed[name] = tuple(value) if isinstance(value, list) else value
         return replace(self, **changed)  # type: ignore[arg-type]  # checked in __post_init__
 
 
@@ -211,6 +209,13 @@ _RANGES = {
     "init_log_std": (-10.0, 5.0),
     "seed": (0, 2**63 - 1),
 }
+
+
+def _mode(name: str) -> JobMode:
+    names = [mode.value for mode in JobMode]
+    if name not in names:
+        raise ConfigError(f"mode {name!r} is unknown; {nearest(name, names)}")
+    return JobMode(name)
 
 
 def _check_types(config: PPOJobConfig) -> None:

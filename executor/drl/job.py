@@ -10,9 +10,10 @@ import torch
 from numpy.typing import NDArray
 
 from doppler.core.errors import ConfigError, ExecutionError, nearest
+from doppler.core.job_mode import JobMode
 from executor.drl.acting import EnvironmentShard, env_step_kernel, infer_kernel, rollout_kernel
 from executor.drl.adam import AdamSegment
-from executor.drl.config import SERVING, PPOJobConfig
+from executor.drl.config import PPOJobConfig
 from executor.drl.context import JobContext
 from executor.drl.learning import (
     adam_kernel,
@@ -196,7 +197,7 @@ class PPOJob:
     def recorded(self) -> tuple[tuple[str, int], ...]:
         """Returns (op name, output) of what tells the rewards of an iteration."""
         config = self.config
-        if config.mode != SERVING:
+        if config.mode is not JobMode.serving:
             return (("collect", 0),)
         kind, output = ("rollout", 0) if config.fused else ("env_step", 1)
         steps = config.num_chunks if config.fused else config.horizon
@@ -209,7 +210,7 @@ class PPOJob:
 
         A serving job knows no advantages: those are NaN.
         """
-        if self.config.mode != SERVING:
+        if self.config.mode is not JobMode.serving:
             return BatchStats(*tensors[0].view(np.float64).tolist())
         layouts = self._context.layouts
         layout = layouts.chunk_results if self.config.fused else layouts.result

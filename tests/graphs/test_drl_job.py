@@ -6,9 +6,10 @@ from doppler.core.cluster import Cluster, Device, Link
 from doppler.core.costs import make_costs
 from doppler.core.errors import GraphError
 from doppler.core.graph import EdgeMode
+from doppler.core.job_mode import JobMode
 from doppler.core.plan import make_plan
 from doppler.core.problem import Objective, Problem
-from doppler.graphs.drl_job import DRLJobShape, JobMode, OpSize, build_drl_job
+from doppler.graphs.drl_job import DRLJobShape, OpSize, build_drl_job
 from simulator.compiled import CompiledRuntime
 from simulator.scorer import CompiledScorer
 
