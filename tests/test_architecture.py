@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,27 @@ def modules_after(code):
 def test_a_package_loads_only_what_its_layer_may(code, absent):
     loaded = modules_after(code)
     assert not loaded & set(absent)
+
+
+def test_every_package_has_its_place_in_the_import_contracts():
+    packages = {f"doppler.{path.parent.name}" for path in ROOT.glob("doppler/*/__init__.py")}
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+    contracts = settings["tool"]["importlinter"]["contracts"]
+    layers = [
+        ".".join(module.split(".")[:2])  # a part of a package stands for it
+        for contract in contracts
+        if contract["type"] == "layers"
+        for layer in contract["layers"]
+        for module in layer.split(" | ")
+    ]
+    assert packages <= set(layers)
+    below_the_api = packages & set(layers[layers.index("doppler.api") + 1 :])
+    chooses_no_runtime = next(c for c in contracts if "runtime" in c["name"])
+    assert set(chooses_no_runtime["source_modules"]) == below_the_api - {"doppler.core"}
+    for package in ("doppler.core", "simulator", "executor"):
+        mine = next(c for c in contracts if c.get("source_modules") == [package])
+        others = {"simulator", "executor", "doppler.*"} - {package}
+        assert others <= set(mine["forbidden_modules"])
 
 
 @pytest.mark.parametrize("package", ["doppler", "simulator", "executor"])
