@@ -17,7 +17,7 @@ import numpy as np
 from doppler.coordinator.layouts import even_layout
 from doppler.core.cluster import Cluster
 from doppler.core.collective import AllReduceSchedule
-from doppler.core.errors import CapacityError, ConfigError, nearest
+from doppler.core.errors import ConfigError, nearest
 from doppler.core.layout import Backend
 from doppler.graphs.collectives import direct
 from executor.collectives.shared import AllReduceLayout
@@ -30,7 +30,6 @@ from executor.gmi.messages import Saved
 from executor.gmi.team import GMITeam
 from executor.launch.local import check_cores, num_threads
 from executor.probe import probe
-from executor.shared_memory import free_bytes
 
 __all__ = ["GMI", "GMIManager", "Package", "Saved", "core_groups"]
 
@@ -261,18 +260,12 @@ class GMIManager:
 
         Raises:
             ConfigError: If there is no GMI.
-            CapacityError: If the shared memory does not fit.
+            CapacityError: If memory, shared memory or file descriptors do not suffice.
             WorkerDiedError, WorkerHungError: Name the GMI; `failed` and `checkpoints` stay.
             KernelError: If the code of a GMI raises; carries its traceback.
         """
         if not self.gmis:
             raise ConfigError("a run has at least one GMI, and none was added")
-        needed, free = self.communication.size_bytes, free_bytes(self.shm_dir)
-        if needed > free:
-            raise CapacityError(
-                f"the communication of {len(self.gmis)} GMIs needs {needed} bytes of "
-                f"{self.shm_dir!r}, and {free} are free"
-            )
         self.checkpoints, self.failed = {}, ()
         team = GMITeam(
             tuple(self.gmis), self.communication, self.seed, self.deadline_s, self.shm_dir

@@ -19,6 +19,7 @@ from doppler.jobs import baselines, build_any_job
 from doppler.learn_run import LEARNED, Candidate, Clock, LearnRun
 from doppler.planners.base import Budget
 from doppler.planners.learned import LearnedPlanner
+from doppler.preflight import show_preflight
 from doppler.training.metrics import TrainingRecord
 from doppler.trial import replan_budget, run_for_real
 from executor.options import ExecutorOptions
@@ -63,6 +64,7 @@ def learn(config: LearnConfig, command: Sequence[str], folder_of: FolderOf, view
         f"{len(job.graph.groups)} groups; {job.size}; "
         f"cluster {problem.cluster.name}: {problem.cluster.num_devices} devices"
     )
+    show_preflight(problem, config.executor.shm_dir, view)
     run = LearnRun(
         config=config,
         command=command,

@@ -36,6 +36,7 @@ from doppler.jobs import RLJob, build_any_job, resolve_any_job
 from doppler.measure import measured_period_ns
 from doppler.planners.base import Budget
 from doppler.planners.registry import get_planner
+from doppler.preflight import show_preflight
 from doppler.real_job import RealJob
 from doppler.report.html import write_report
 from doppler.results import (
@@ -203,6 +204,7 @@ class _Runner:
         settings = self._settings
         save(situation.problem.cluster, self._folder / CLUSTER_FILE)
         save(situation.plan, self._folder / PLAN_FILE, situation.problem)
+        show_preflight(situation.problem, self._options.shm_dir, self._view)
         with JobSession(self._job, situation.problem, self._options) as session:
             executor = session.executor
             if checkpoint is not None:

@@ -34,7 +34,7 @@ def read_host_cpu(root: Path = Path("/")) -> HostCpu:
     allowed = sorted(os.sched_getaffinity(0))
     quota = min(_quotas(root), default=None)
     usable = len(allowed) if quota is None else max(1, min(len(allowed), int(quota)))
-    total = _mem_total_bytes(root)
+    total = _mem_info_bytes(root, "MemTotal")
     limit, path = min(_memory_limits(root), default=(total, None))
     return HostCpu(
         model=_model(root),
@@ -46,6 +46,24 @@ def read_host_cpu(root: Path = Path("/")) -> HostCpu:
     )
 
 
+def available_bytes(root: Path = Path("/")) -> int:
+    """Returns the memory that this process may still take: of the host and of its control groups.
+
+    What a group holds of files that can be dropped does not count as taken.
+    """
+    found = [_mem_info_bytes(root, "MemAvailable")]
+    for folder in _group_folders(root, "memory"):
+        for limit_name, used_name, dropped in (
+            ("memory.max", "memory.current", "inactive_file"),
+            ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+        ):
+            limit, used = _read(folder / limit_name), _read(folder / used_name)
+            if limit and used and limit != "max":
+                stat = dict(line.split()[:2] for line in _read(folder / "memory.stat").splitlines())
+                found.append(max(0, int(limit) - int(used) + int(stat.get(dropped, 0))))
+    return min(found)
+
+
 def _model(root: Path) -> str:
     for line in (root / "proc/cpuinfo").read_text().splitlines():
         key, _, value = line.partition(":")
@@ -54,11 +72,11 @@ def _model(root: Path) -> str:
     return "unknown"
 
 
-def _mem_total_bytes(root: Path) -> int:
+def _mem_info_bytes(root: Path, key: str) -> int:
     for line in (root / "proc/meminfo").read_text().splitlines():
-        if line.startswith("MemTotal:"):
+        if line.startswith(f"{key}:"):
             return int(line.split()[1]) * KIB
-    raise OSError(f"{root / 'proc/meminfo'} has no MemTotal")
+    raise OSError(f"{root / 'proc/meminfo'} has no {key}")
 
 
 def _group_folders(root: Path, controller: str) -> Iterator[Path]:

@@ -15,6 +15,7 @@ from executor.launch.local import WorkerProcess, check_cores, start_workers
 from executor.launch.seats import Seating
 from executor.messages import Done, Start, Stop
 from executor.options import ExecutorOptions
+from executor.preflight import check_needs, job_needs
 from executor.shared_layout import SharedLayout
 from executor.shared_memory import allocate, map_all
 from executor.supervisor import Supervisor
@@ -31,7 +32,7 @@ class WorkerTeam:
 
     Raises:
         ClusterError: If a device is not of this host, or its GPU is not cut that way.
-        CapacityError: If the shared memory does not fit.
+        CapacityError: If memory, shared memory or file descriptors do not suffice.
         ExecutionError: If a worker does not start.
     """
 
@@ -46,6 +47,7 @@ class WorkerTeam:
         self._workers: list[WorkerProcess] = []
         self._to_release: list[Callable[[], None]] = []
         try:
+            check_needs(job_needs(problem, self._seating, options.shm_dir))
             shared_fd = allocate(options.shm_dir, layout.size_bytes, purpose)
         except BaseException:
             self._seating.release()

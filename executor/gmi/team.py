@@ -17,6 +17,7 @@ from executor.gmi.messages import Begin, Failed, Finished, Ready, Reported, Run,
 from executor.gmi.status import Status, StatusBoard
 from executor.launch.local import GMI_WORKER, WorkerProcess, start_workers
 from executor.launch.seats import Seating
+from executor.preflight import check_needs, needs_of
 from executor.shared_memory import allocate, map_all
 from executor.workers.share import GpuShare
 
@@ -44,7 +45,7 @@ class GMITeam:
         failed: GMIs that died or hung.
 
     Raises:
-        CapacityError: If the shared memory does not fit.
+        CapacityError: If memory, shared memory or file descriptors do not suffice.
     """
 
     def __init__(
@@ -62,9 +63,10 @@ class GMITeam:
         self._workers: list[WorkerProcess] = []
         cluster = Cluster(name="GMIs", devices=tuple(spec.device for spec in gmis))
         self._seating = Seating(cluster)
-        shared_fd = allocate(
-            shm_dir, communication.size_bytes, f"the communication of {len(gmis)} GMIs"
-        )
+        purpose, size = f"the communication of {len(gmis)} GMIs", communication.size_bytes
+        seating = self._seating
+        check_needs(needs_of(cluster, seating.seats, seating.inventory, shm_dir, size, purpose))
+        shared_fd = allocate(shm_dir, size, purpose)
         try:
             self._memory = map_all(shared_fd)
             self._board = StatusBoard(self._memory)
