@@ -8,10 +8,15 @@ from two plans only: everything on one device, and shards dealt out in turns.
 Templates that need more GMIs than there are cores run with two GMIs on one core; the simulator does
 not know of that, so such rows are marked, and their pairs are counted apart.
 
-`learned`: the learned planner places every variant that fits the cores, at equal budget, and the
-plans are measured in all rounds beside the templates. Which template and which learned plan are
-best is decided by the rounds, their ratio by ABBA blocks after them. On one GMI there is nothing to
-place, so that template counts as learned, too.
+`policy`: the learned planner places every variant that fits the cores, at equal budget, and its
+plans are measured in all rounds beside the templates. The rounds decide which template and which of
+the policy's plans is best; the ratio of these two comes from ABBA blocks after the rounds.
+
+`learned` is what the coordinator would run: as stage III, it begins with a plan that is there, the
+best template's, and leaves it only for a plan of the policy that is faster in the rounds by the
+exact interval of the paired ratios (faster in all six). Where it keeps the template's plan, their
+ratio is 1 and nothing is left to measure; else it is the one of the ABBA blocks. How often it is
+which, and the ratio of the policy's plans alone, are figures of their own.
 
 `--resume FILE` keeps finished cells, so that the run may be cut into pieces.
 """
@@ -31,10 +36,17 @@ from support.common import finish
 from support.template_cell import NUM_SHARDS, STALENESS, Candidate, CellBench
 
 from doppler.core.job_mode import JobMode
-from doppler.measure import MIN_BLOCKS, Interval, interleave, median_interval
+from doppler.measure import (
+    MIN_BLOCKS,
+    MIN_RATIOS,
+    Interval,
+    interleave,
+    keep_or_leave,
+    median_interval,
+)
 
 ENVS_PER_SHARD = {"ppo_ant": (4, 8, 16), "ppo_humanoid": (1, 2, 4)}
-ROUNDS = 5
+ROUNDS = MIN_RATIOS
 
 TARGETS = {
     "concordance": ">= 0.85",
@@ -47,7 +59,7 @@ class Row:
     """One template in one cell.
 
     Attributes:
-        name: Template and GMIs per role, or "learned".
+        name: Template and GMIs per role, or "policy" and the form of the graph.
         gmis: GMIs in all.
         oversubscribed: More GMIs than cores.
         predicted: Steps per second.
@@ -71,9 +83,12 @@ class Cell:
         job, mode: Names.
         num_envs: Environments in all.
         rows: Templates.
-        learned: Learned plans.
-        chosen, best: Names of the learned plan and of the template with the most steps per second.
-        ratio, ratio_low: Learned over best template in steps per second, and its lower bound.
+        policy: The policy's plans.
+        best: Name of the template with the most steps per second.
+        policy_best: Name of the policy's plan with the most.
+        policy_ratio, policy_low: Steps per second of the policy's best plan over those of the best
+            template: the median of neighbouring windows, and the lower end of its interval.
+        is_policy_chosen: Learned is the policy's plan; else it is the best template's, ratio 1.
         phases: Seconds that calibration (with start-up), planning and measuring took.
     """
 
@@ -81,12 +96,23 @@ class Cell:
     mode: str
     num_envs: int
     rows: tuple[Row, ...]
-    learned: tuple[Row, ...]
-    chosen: str
+    policy: tuple[Row, ...]
     best: str
-    ratio: float
-    ratio_low: float
+    policy_best: str
+    policy_ratio: float
+    policy_low: float
+    is_policy_chosen: bool
     phases: tuple[float, float, float]
+
+    @property
+    def ratio(self) -> float:
+        """Steps per second of the learned plan over those of the best template."""
+        return self.policy_ratio if self.is_policy_chosen else 1.0
+
+    @property
+    def ratio_low(self) -> float:
+        """The lower end of its interval."""
+        return self.policy_low if self.is_policy_chosen else 1.0
 
     @property
     def seconds(self) -> float:
@@ -101,7 +127,7 @@ def measure_cell(name: str, mode: JobMode, envs_per_shard: int, blocks: int, see
         bench = CellBench(name, mode, envs_per_shard, seed, stack)
         marks.append(time.perf_counter())
         templates = bench.templates()
-        rows = [*templates, *bench.learned(templates)]
+        rows = [*templates, *bench.placed(templates)]
         marks.append(time.perf_counter())
         rates: dict[int, list[float]] = {index: [] for index in range(len(rows))}
         for turn in range(ROUNDS + 1):
@@ -113,10 +139,10 @@ def measure_cell(name: str, mode: JobMode, envs_per_shard: int, blocks: int, see
         medians = {index: statistics.median(values) for index, values in rates.items()}
         fitting = [i for i, row in enumerate(templates) if not row.oversubscribed]
         best = max(fitting, key=lambda i: medians[i])
-        alone = [i for i in fitting if rows[i].variant.problem.cluster.num_devices == 1]
-        learned = max([*alone, *range(len(templates), len(rows))], key=lambda i: medians[i])
+        placed = max(range(len(templates), len(rows)), key=lambda i: medians[i])
+        pair = [[1 / rate for rate in rates[index]] for index in (best, placed)]
         compared = interleave(
-            lambda: bench.rate(rows[learned]),
+            lambda: bench.rate(rows[placed]),
             lambda: bench.rate(rows[best]),
             min_blocks=MIN_BLOCKS,
             max_blocks=blocks,
@@ -134,11 +160,12 @@ def measure_cell(name: str, mode: JobMode, envs_per_shard: int, blocks: int, see
         mode=mode.value,
         num_envs=envs_per_shard * NUM_SHARDS,
         rows=tuple(measured[: len(templates)]),
-        learned=tuple(measured[len(templates) :]),
-        chosen=rows[learned].name,
+        policy=tuple(measured[len(templates) :]),
         best=rows[best].name,
-        ratio=compared.ratio.value,
-        ratio_low=compared.ratio.low,
+        policy_best=rows[placed].name,
+        policy_ratio=compared.ratio.value,
+        policy_low=compared.ratio.low,
+        is_policy_chosen=keep_or_leave(pair, incumbent=0) == 1,
         phases=(calibrating, planning, measuring),
     )
 
@@ -183,14 +210,16 @@ def show(cell: Cell) -> None:
         f"({calibrating:.0f} s calibration, "
         f"{planning:.0f} s planning, {measuring:.0f} s measuring)"
     )
-    for row in (*cell.rows, *cell.learned):
+    for row in (*cell.rows, *cell.policy):
         mark = "  oversubscribed" if row.oversubscribed else ""
         print(
             f"  {row.name:28s} {row.gmis} GMIs  measured {row.measured:8,.0f} "
             f"[{row.low:8,.0f}, {row.high:8,.0f}]  predicted {row.predicted:8,.0f} steps/s{mark}"
         )
+    chosen = cell.policy_best if cell.is_policy_chosen else cell.best
     print(
-        f"  {cell.chosen} over {cell.best}: {cell.ratio:.3f}, lower bound {cell.ratio_low:.3f}",
+        f"  {cell.policy_best} over {cell.best}: {cell.policy_ratio:.3f}, lower bound "
+        f"{cell.policy_low:.3f}; learned is {chosen}",
         flush=True,
     )
 
@@ -213,6 +242,10 @@ def figures_of(cells: list[Cell]) -> dict[str, float]:
         "worst_learned_over_best_template": min(cell.ratio_low for cell in cells),
         "worst_learned_over_best_template_median": min(cell.ratio for cell in cells),
         "median_learned_over_best_template": statistics.median(cell.ratio for cell in cells),
+        "num_cells_with_a_plan_of_the_policy": sum(cell.is_policy_chosen for cell in cells),
+        "worst_policy_over_best_template": min(cell.policy_low for cell in cells),
+        "worst_policy_over_best_template_median": min(cell.policy_ratio for cell in cells),
+        "median_policy_over_best_template": statistics.median(c.policy_ratio for c in cells),
         "num_cells": len(cells),
         "seconds": sum(cell.seconds for cell in cells),
     }
@@ -231,7 +264,7 @@ def read(path: Path | None) -> list[Cell]:
             **{
                 **cell,
                 "rows": tuple(Row(**row) for row in cell["rows"]),
-                "learned": tuple(Row(**row) for row in cell["learned"]),
+                "policy": tuple(Row(**row) for row in cell["policy"]),
                 "phases": tuple(cell["phases"]),
             }
         )

@@ -2,20 +2,28 @@
 
 Three plans of one job on one core each: everything on one device, GMI-DRL's DP-only, the learned
 plan. They live at the same time and run windows in turns, so that a change of the machine's speed
-meets all alike; a plan's clock counts its own windows only (not start-up, not planning, which are
-printed). Returns are those that the job itself reports, averaged over the last iterations.
+meets all alike; a plan's clock counts its own windows from the second on (not start-up, not the
+first use of every kernel, not planning, which is printed). Returns are those that the job itself
+reports, averaged over the last iterations.
+
+The learned plan is verified on the job before training, as by stage III: the faster of the other
+two plans is left only if the policy's is faster in all six rounds (`keep_or_leave`). Where it is
+kept, learned is that plan and has its curve; how often is a figure.
 
 `worst_reward_ratio`: learned over single device at equal samples, the lowest of all seeds. Seeds of
 environments, permutations and the order of sums belong to the graph, so all plans must learn alike:
 `curves_equal` is the part of curves that equal the single device's in every bit.
 `worst_time_ratio`: time of the learned plan over that of the single device to the same return
-(90 % of the single device's rise), the highest of all seeds.
+(90 % of the single device's rise), the highest of all seeds. As curves are equal, it is how long
+the same iterations take: `worst_window_ratio` is the median over the neighbouring windows of all
+seeds, of the worse job, `worst_window_ratio_high` the upper end of its exact 95 % interval.
 
 `--resume FILE` keeps finished runs, so that the whole may be cut into pieces.
 """
 
 import argparse
 import dataclasses
+import itertools
 import json
 import math
 import statistics
@@ -34,7 +42,8 @@ from doppler.config import JOBS, CalibrationSettings, JobConfig
 from doppler.core.layout import per_core_layout
 from doppler.core.plan import Plan
 from doppler.core.problem import Problem
-from doppler.jobs import build_job
+from doppler.jobs import RLJob, build_job
+from doppler.measure import MIN_RATIOS, keep_or_leave, measured_period_ns, ratio_interval
 from doppler.planners.base import Budget
 from doppler.planners.learned import LearnedPlanner
 from doppler.session import JobSession, mean_return
@@ -44,7 +53,8 @@ from executor.probe import probe
 from simulator.scorer import CompiledScorer
 
 ITERATIONS = {"ppo_pendulum": 60, "ppo_ball_balance": 40}
-WINDOW, SMOOTH = 10, 10
+WINDOW, SMOOTH = 5, 10
+VERIFY_ITERATIONS = 4
 BUDGET = 500
 PLANS = ("single_device", "dp_only", "learned")
 COLORS = {"single_device": "#0072b2", "dp_only": "#e69f00", "learned": "#009e73"}
@@ -53,6 +63,7 @@ LABELS = {"single_device": "single device", "dp_only": "DP-only", "learned": "le
 TARGETS = {
     "worst_reward_ratio": ">= 0.95",
     "worst_time_ratio": "<= 1.0",
+    "worst_window_ratio_high": "<= 1.0",
     "curves_equal": "== 1",
 }
 
@@ -67,7 +78,8 @@ class Curve:
         seconds: Wall-clock of the plan's own windows so far.
         values: Mean return of the episodes that ended in the last iterations; None before the
             first one ended.
-        plan_seconds: How long planning took.
+        plan_seconds: How long planning took, verifying included.
+        kept: Learned only: the other plan that it is, empty if it is the policy's own.
     """
 
     job: str
@@ -77,6 +89,12 @@ class Curve:
     seconds: list[float]
     values: list[float | None]
     plan_seconds: float
+    kept: str = ""
+
+    def windows(self) -> list[float]:
+        """Returns the seconds of every window that the clock counts."""
+        ends = self.seconds[WINDOW - 1 :: WINDOW]
+        return [end - start for start, end in itertools.pairwise(ends)]
 
 
 def plans_of(
@@ -105,6 +123,27 @@ def plans_of(
     }
 
 
+def verified(
+    job: RLJob, problem: Problem, plans: dict[str, tuple[Plan, float]]
+) -> tuple[str, float]:
+    """Returns the name of the plan that is left over when all are measured, and the seconds."""
+    start = time.perf_counter()
+    names = list(plans)
+    periods: list[list[float]] = [[] for _ in names]
+    with JobSession(job, problem, ExecutorOptions()) as session:
+        for turn in range(MIN_RATIOS + 1):
+            order = range(len(names)) if turn % 2 == 0 else reversed(range(len(names)))
+            for index in order:
+                trace = session.run(plans[names[index]][0], VERIFY_ITERATIONS)
+                if turn:
+                    periods[index].append(measured_period_ns(trace))
+    others = [index for index, name in enumerate(names) if name != "learned"]
+    incumbent = min(others, key=lambda index: statistics.median(periods[index]))
+    pair = [periods[incumbent], periods[names.index("learned")]]
+    chosen = "learned" if keep_or_leave(pair, 0) else names[incumbent]
+    return chosen, time.perf_counter() - start
+
+
 def train(name: str, seed: int, cache: Path) -> list[Curve]:
     """Trains one job with one seed under every plan."""
     settings = JOBS[name]
@@ -113,6 +152,10 @@ def train(name: str, seed: int, cache: Path) -> list[Curve]:
     job = build_job(settings, seed)
     problem = job_problem(job, hardware, per_core_layout(cpu))
     plans = plans_of(problem, settings, cache, seed)
+    chosen, verify_seconds = verified(job, problem, plans)
+    plan_seconds = plans["learned"][1] + verify_seconds
+    if chosen != "learned":
+        del plans["learned"]
     seconds: dict[str, list[float]] = {plan: [] for plan in plans}
     with ExitStack() as stack:
         sessions = {
@@ -121,12 +164,16 @@ def train(name: str, seed: int, cache: Path) -> list[Curve]:
         for turn in range(ITERATIONS[name] // WINDOW):
             order = list(plans) if turn % 2 == 0 else list(reversed(plans))
             for plan in order:
-                base = seconds[plan][-1] if seconds[plan] else 0.0
                 trace = sessions[plan].run(plans[plan][0], WINDOW)
+                if turn == 0:
+                    seconds[plan] = [0.0] * WINDOW
+                    continue
+                base = seconds[plan][-1]
                 seconds[plan] += [base + end / 1e9 for end in trace.iteration_ends_ns()]
     curves = []
-    for plan, session in sessions.items():
-        rewards = session.rewards
+    for plan in PLANS:
+        run = plan if plan in sessions else chosen
+        rewards = sessions[run].rewards
         ends = range(1, len(rewards) + 1)
         curves.append(
             Curve(
@@ -134,9 +181,10 @@ def train(name: str, seed: int, cache: Path) -> list[Curve]:
                 seed=seed,
                 plan=plan,
                 samples=[record.env_steps for record in rewards],
-                seconds=seconds[plan],
+                seconds=seconds[run],
                 values=[mean_return(rewards[max(0, end - SMOOTH) : end]) for end in ends],
-                plan_seconds=plans[plan][1],
+                plan_seconds=plan_seconds if plan == "learned" else 0.0,
+                kept="" if run == plan else run,
             )
         )
     return curves
@@ -156,6 +204,8 @@ def figures_of(curves: Sequence[Curve]) -> dict[str, float]:
     for curve in curves:
         by_run.setdefault((curve.job, curve.seed), {})[curve.plan] = curve
     rewards, times, dp_times, rises, equal = [], [], [], [], []
+    kept = 0
+    windows: dict[str, list[float]] = {}
     for (job, seed), runs in by_run.items():
         single = runs["single_device"]
         known = [value for value in single.values if value is not None]
@@ -168,17 +218,30 @@ def figures_of(curves: Sequence[Curve]) -> dict[str, float]:
         reached = {plan: time_to(curve, goal) for plan, curve in runs.items()}
         times.append(reached["learned"] / reached["single_device"])
         dp_times.append(reached["learned"] / reached["dp_only"])
+        kept += bool(learned.kept)
+        pairs = zip(learned.windows(), single.windows(), strict=True)
+        windows.setdefault(job, []).extend(own / other for own, other in pairs)
         equal += [runs[plan].values == single.values for plan in ("dp_only", "learned")]
         print(
             f"{job}, seed {seed}: return {first:.1f} -> {last:.1f} (learned plan "
             f"{learned.values[-1]:.1f}); {goal:.0f} after "
             + ", ".join(f"{seconds:.1f} s {LABELS[plan]}" for plan, seconds in reached.items())
-            + f"; planned in {learned.plan_seconds:.1f} s"
+            + f"; planned and verified in {learned.plan_seconds:.1f} s"
+            + (f"; learned is {LABELS[learned.kept]}" if learned.kept else "")
+        )
+    ratios = {job: ratio_interval(values) for job, values in windows.items()}
+    for job, ratio in ratios.items():
+        print(
+            f"{job}: windows of the learned plan over those of one device {ratio.value:.3f} "
+            f"[{ratio.low:.3f}, {ratio.high:.3f}], {len(windows[job])} pairs"
         )
     return {
         "worst_reward_ratio": min(rewards),
         "worst_time_ratio": max(times),
         "median_time_ratio": statistics.median(times),
+        "worst_window_ratio": max(ratio.value for ratio in ratios.values()),
+        "worst_window_ratio_high": max(ratio.high for ratio in ratios.values()),
+        "runs_that_kept_another_plan": kept,
         "median_time_over_dp_only": statistics.median(dp_times),
         "least_rise_of_return": min(rises),
         "curves_equal": sum(equal) / len(equal),
@@ -213,7 +276,7 @@ def draw(curves: Sequence[Curve], path: Path) -> None:
                     x[shown], low[shown], high[shown], color=COLORS[plan], alpha=0.12, lw=0
                 )
         row[0].set_xlabel("environment steps (thousands)")
-        row[1].set_xlabel("wall-clock of the plan's windows (s)")
+        row[1].set_xlabel("wall-clock of the plan's windows, first one left out (s)")
         for axis in row:
             axis.set_ylabel(f"mean return, last {SMOOTH} iterations")
             axis.set_title(job)

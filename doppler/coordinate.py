@@ -1,162 +1,68 @@
-"""`doppler coordinate`: which layout, template and number of environments a job should run with.
+"""`doppler coordinate`: which layout, template or learned plan, and shards a job should run with.
 
-Every template on every even layout is simulated with the job's measured costs, the best few are
-measured on this machine, and the paper's search is compared with the exhaustive one.
+Per global batch every template and the policy's plan are simulated on every even layout and with
+several numbers of shards, with the job's measured costs; the best few are measured in turns on this
+machine. Then GMI-DRL's own search and its resource model are compared with the simulation.
 """
 
 import dataclasses
-from collections.abc import Sequence
+import functools
+import time
+from collections.abc import Callable, Sequence
 
-import numpy as np
 from rich.table import Table
 
 from doppler.calibration import cache_folder, load_or_calibrate
 from doppler.compose import overridden_keys
 from doppler.config import JobConfig
 from doppler.console import View
-from doppler.coordinate_config import CoordinateConfig
-from doppler.coordinator.layouts import even_layout, max_gmis
-from doppler.coordinator.resource_model import Template
+from doppler.coordinate_config import CoordinateConfig, ProfileSource
+from doppler.coordination import Batch, Coordination, Row, Verified
+from doppler.coordinator.reading import Reading
+from doppler.coordinator.resource_model import Occupancy, predict, rank, templates_for
 from doppler.coordinator.search import (
+    Profile,
     Sample,
     SearchResult,
     SearchSpace,
     algorithm_1,
+    at_fixed_batch,
     exhaustive,
 )
-from doppler.coordinator.variants import DRLJob, JobCut, Split, Variant, all_variants, make_variant
-from doppler.core.costs import Costs
-from doppler.core.graph import DataflowGraph
-from doppler.core.hardware import Hardware
-from doppler.core.job_mode import JobMode
-from doppler.core.layout import Backend, Layout
-from doppler.core.problem import Problem
-from doppler.jobs import RealJob, build_job, resolve_job
-from doppler.measure import Interval, measured_period_ns, median_interval
+from doppler.coordinator.variants import Refusal, variant_name
+from doppler.jobs import resolve_job
 from executor.options import ExecutorOptions
 from executor.probe import probe
-from executor.runtime import CoreExecutor
-from simulator.compiled import CompiledRuntime
 from simulator.costs.measured import CostTable
-from simulator.scorer import CompiledScorer
-
-NS_PER_S = 1e9
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Row:
-    """One variant with what it yields.
-
-    Attributes:
-        variant: Layout, template and plan.
-        num_envs: Environments in all.
-        steps_per_s: Simulated control steps per second.
-    """
-
-    variant: Variant
-    num_envs: int
-    steps_per_s: float
-
-
-class Coordinator:
-    """A job on this machine's cores, with measured costs.
-
-    Attributes:
-        settings: The job.
-        hardware: This machine, with the measured latency between cores.
-        layouts: GMIs -> layout.
-    """
-
-    def __init__(
-        self, settings: JobConfig, hardware: Hardware, tables: dict[bool, CostTable], seed: int
-    ) -> None:
-        self.settings = settings
-        self.hardware = hardware
-        self._tables = tables
-        self._seed = seed
-        cpu = next(p for p in hardware.processors if p.kind == "cpu")
-        self.layouts: dict[int, Layout] = {
-            gmis: even_layout(hardware, Backend.core_group, gmis)
-            for gmis in range(1, max_gmis(cpu, Backend.core_group) + 1)
-        }
-        self.memory_bytes = cpu.memory_bytes
-
-    def real_job(self, envs_per_shard: int, fused: bool) -> RealJob:
-        """Returns the job with another number of environments."""
-        settings = dataclasses.replace(self.settings, envs_per_shard=envs_per_shard, fused=fused)
-        return build_job(settings, self._seed)
-
-    def job(self, envs_per_shard: int) -> DRLJob:
-        """Returns the job in the form that templates map; shards and trainers stay as they are."""
-
-        def build(cut: JobCut) -> DataflowGraph:
-            return self.real_job(envs_per_shard, cut.fused).graph
-
-        return DRLJob(
-            name=self.settings.name,
-            is_serving=self.settings.mode is JobMode.serving,
-            steps_per_iteration=self.real_job(envs_per_shard, True).env_steps_per_iteration,
-            build=build,
-            num_shards=self.settings.num_shards,
-            num_trainers=self.settings.num_trainers,
-        )
-
-    def costs(self, problem: Problem) -> Costs:
-        """Returns the measured costs of a problem's graph."""
-        fused = any(op.kind == "rollout" for op in problem.graph.ops)
-        return self._tables[fused].costs(problem)
-
-    def rows(self, envs_per_shard: int) -> tuple[list[Row], list[tuple[str, str]]]:
-        """Returns every variant at a number of environments, and what is not possible."""
-        job = self.job(envs_per_shard)
-        found, refused = all_variants(job, self.hardware, self.layouts, self.costs)
-        return [self._row(variant, job, envs_per_shard) for variant in found], refused
-
-    def profile(self, gmis: int, envs: int) -> Sample:
-        """Returns the simulated profile of DP-only with `envs` environments on each of the GMIs."""
-        per_shard = max(1, round(gmis * envs / self.settings.num_shards))
-        job = self.job(per_shard)
-        variant = make_variant(
-            Template.dp_only, Split(gmis), job, self.hardware, self.layouts[gmis], self.costs
-        )
-        trace = CompiledRuntime(self.costs(variant.problem)).run(variant.problem, variant.plan, 3)
-        return Sample(
-            gmis=gmis,
-            envs=envs,
-            steps_per_s=self._row(variant, job, per_shard).steps_per_s,
-            memory_bytes=max(trace.peak_bytes),
-        )
-
-    def measure(self, row: Row, windows: int, iterations: int, shm_dir: str) -> Interval:
-        """Returns the steps per second of a variant on this machine, with its interval."""
-        per_shard = row.num_envs // self.settings.num_shards
-        job = self.real_job(per_shard, row.variant.cut.fused)
-        problem, plan = row.variant.problem, row.variant.plan
-        options = ExecutorOptions(shm_dir=shm_dir)
-        with CoreExecutor(job.spec, problem, options) as executor:
-            executor.run(problem, plan, 3)
-            rates = [
-                job.env_steps_per_iteration
-                * NS_PER_S
-                / measured_period_ns(executor.run(problem, plan, iterations))
-                for _ in range(windows)
-            ]
-        return median_interval(rates, np.random.default_rng(self._seed))
-
-    def _row(self, variant: Variant, job: DRLJob, envs_per_shard: int) -> Row:
-        scorer = CompiledScorer(variant.problem, self.costs(variant.problem))
-        period_ns = int(scorer.score_plans([variant.plan])[0])
-        return Row(
-            variant=variant,
-            num_envs=envs_per_shard * self.settings.num_shards,
-            steps_per_s=job.steps_per_iteration * NS_PER_S / period_ns,
-        )
 
 
 def coordinate(config: CoordinateConfig, command: Sequence[str]) -> None:
-    """Calibrates, simulates all variants, measures the best, compares the searches."""
+    """Calibrates, ranks everything per batch, measures the best, compares the searches."""
     settings = resolve_job(config.job, overridden_keys(command))
     view = View()
+    coordination = _calibrated(config, settings, view)
+    counts = sorted(
+        {max(1, round(settings.envs_per_shard * c)) for c in config.calibration.env_counts}
+    )
+    refused: dict[Refusal, list[Batch]] = {}
+    for count in counts:
+        rows: list[Row] = []
+        with view.progress(f"placing {count * settings.num_shards} environments", None) as advance:
+            for batch in coordination.batches(count):
+                templates, not_possible = coordination.templates(batch)
+                for refusal in not_possible:
+                    refused.setdefault(refusal, []).append(batch)
+                rows += templates
+                rows += coordination.learned(templates, config.budget)
+                advance(1, f"{batch.num_shards} shards")
+        _show_batch(config, coordination, rows, view)
+    _show_refusals(refused, view)
+    _show_model(coordination, settings.envs_per_shard, view)
+    _show_searches(config, coordination, counts, view)
+
+
+def _calibrated(config: CoordinateConfig, settings: JobConfig, view: View) -> Coordination:
+    """Returns the job with measured costs of both forms of its graph."""
     hardware = probe(shm_dir=config.executor.shm_dir).hardware
     options = ExecutorOptions(shm_dir=config.executor.shm_dir)
     tables: dict[bool, CostTable] = {}
@@ -173,84 +79,174 @@ def coordinate(config: CoordinateConfig, command: Sequence[str]) -> None:
             )
             tables[fused] = calibration.table()
             hardware = calibration.hardware(hardware) if fused else hardware
-    coordinator = Coordinator(settings, hardware, tables, config.seed)
-    counts = sorted(
-        {max(1, round(settings.envs_per_shard * c)) for c in config.calibration.env_counts}
-    )
-    rows: list[Row] = []
-    refused: dict[str, str] = {}
-    for count in counts:
-        found, not_possible = coordinator.rows(count)
-        rows += found
-        refused.update(not_possible)
-    rows.sort(key=lambda row: -row.steps_per_s)
-    _show_rows(config, coordinator, rows, view)
-    for name, reason in refused.items():
-        view.line(f"not possible: {name}: {reason}")
-    _show_searches(coordinator, counts, view)
+    return Coordination(settings, hardware, tables, config.seed)
 
 
-def _show_rows(
-    config: CoordinateConfig, coordinator: Coordinator, rows: list[Row], view: View
+def _show_batch(
+    config: CoordinateConfig, coordination: Coordination, rows: Sequence[Row], view: View
 ) -> None:
-    table = Table(title=f"{coordinator.settings.name}: layouts and templates, best first")
-    for heading in ("template (E+A+T GMIs)", "envs", "batch", "simulated", "measured steps/s"):
+    """Shows what was found at one global batch, best first, the first few measured."""
+    ranked = sorted(rows, key=lambda row: -row.steps_per_s)
+    if not ranked:
+        return
+    checked = _to_verify(ranked, config.verify)
+    found: Verified | None = None
+    if checked:
+        with view.progress("measuring the best", None):
+            found = coordination.verify(
+                checked, config.windows, config.iterations, config.executor.shm_dir
+            )
+    num_envs = ranked[0].batch.num_envs
+    settings = coordination.settings
+    table = Table(
+        title=f"{settings.name}: {num_envs:,} environments, "
+        f"global batch {num_envs * settings.horizon:,}"
+    )
+    for heading in ("template (E+A+T GMIs)", "shards", "simulated", "plans", "measured steps/s"):
         is_name = heading.startswith("template")
         table.add_column(heading, justify="left" if is_name else "right", no_wrap=True)
-    for index, row in enumerate(rows):
+    for row in ranked:
         measured = ""
-        if index < config.verify:
-            found = coordinator.measure(
-                row, config.windows, config.iterations, config.executor.shm_dir
-            )
-            measured = f"{found.value:,.0f} [{found.low:,.0f}, {found.high:,.0f}]"
+        if found is not None and row in checked:
+            rate = found.rates[checked.index(row)]
+            measured = f"{rate.value:,.0f} [{rate.low:,.0f}, {rate.high:,.0f}]"
         table.add_row(
-            row.variant.name,
-            f"{row.num_envs:,}",
-            f"{row.num_envs * coordinator.settings.horizon:,}",
+            row.name,
+            str(row.batch.num_shards),
             f"{row.steps_per_s:,.0f}",
+            f"{row.simulations:,}",
             measured,
         )
     view.show(table)
-    view.line("more environments make a larger batch: compare rates at equal batch only")
+    learned = [row for row in ranked if row.is_learned]
+    templates = [row for row in ranked if not row.is_learned]
+    if learned and templates:
+        gain = learned[0].steps_per_s / templates[0].steps_per_s
+        view.line(
+            f"learned placement over the best template: {gain:.3f} in simulation "
+            f"({sum(row.simulations for row in learned):,} plans, "
+            f"{sum(row.seconds for row in learned):.1f} s)"
+        )
+    if found is not None:
+        row = checked[found.chosen]
+        view.line(
+            f"run: {row.name} in {row.batch.num_shards} shards (the best template measured, unless "
+            f"another was faster beyond doubt)"
+        )
 
 
-def _show_searches(coordinator: Coordinator, counts: Sequence[int], view: View) -> None:
-    most = max(coordinator.layouts)
-    shards = coordinator.settings.num_shards
-    # Times are known up to twice the largest count that was measured, on all GMIs together.
-    known = [count for count in counts if count * most <= 2 * max(counts)] or [min(counts)]
-    space = SearchSpace(
-        gmis=tuple(sorted(coordinator.layouts, reverse=True)),
-        envs=tuple(count * shards for count in known),
-        gpu_memory_bytes=coordinator.memory_bytes,
+def _to_verify(ranked: Sequence[Row], count: int) -> list[Row]:
+    """Returns the first rows, and the best template and learned plan if they are not among them."""
+    if count == 0:
+        return []
+    kinds = {row.is_learned for row in ranked}
+    best = [next(row for row in ranked if row.is_learned is kind) for kind in sorted(kinds)]
+    return [row for index, row in enumerate(ranked) if index < count or row in best]
+
+
+def _show_refusals(refused: dict[Refusal, list[Batch]], view: View) -> None:
+    """Shows every reason, by template, with where it was met."""
+    for refusal, batches in sorted(refused.items(), key=lambda pair: pair[0].template.value):
+        where = ", ".join(f"{b.num_envs} environments in {b.num_shards} shards" for b in batches)
+        view.line(
+            f"not possible: {variant_name(refusal.template, refusal.split)} on {refusal.layout} "
+            f"({where}): {refusal.reason}"
+        )
+
+
+def _show_model(coordination: Coordination, envs_per_shard: int, view: View) -> None:
+    """Shows what the paper's resource model says of the job's own batch, by template."""
+    batch = Batch(
+        num_envs=envs_per_shard * coordination.settings.num_shards,
+        num_shards=coordination.settings.num_shards,
     )
-    printed = dataclasses.replace(space, as_printed=True)
-    all_points = exhaustive(coordinator.profile, _rate, space)
-    table = Table(title="GMI-DRL's search against the exhaustive one (DP-only, simulated)")
-    for heading in ("search", "GMIs", "envs per GMI", "steps/s", "profiles", "below the best"):
-        table.add_column(heading, justify="left" if heading == "search" else "right")
-    best = all_points.best
-    for name, found in (
-        ("algorithm 1", algorithm_1(coordinator.profile, _rate, space)),
-        ("algorithm 1 as printed", algorithm_1(coordinator.profile, _rate, printed)),
-        ("exhaustive", all_points),
-    ):
-        table.add_row(name, *_search_cells(found, best.total if best else None))
+    roles = coordination.roles(batch)
+    links = coordination.layouts[max(coordination.layouts)].apply(coordination.hardware).links
+    mode = coordination.settings.mode
+    predictions = rank(
+        [
+            predict(
+                template,
+                roles.profile,
+                mode,
+                resource_per_gpu=1.0,
+                latency_ns=max((link.latency_ns for link in links), default=0),
+                bytes_per_s=None,  # workers of one host share their tensors
+                num_gmis=max(coordination.layouts),
+                occupancy=Occupancy.reserved,
+            )
+            for template in templates_for(mode)
+        ]
+    )
+    table = Table(
+        title=f"GMI-DRL's resource model on measured op times ({roles.dominant.value} decides)"
+    )
+    for heading in ("template", "R, part of the cores", "T + COM", "predicted steps/s"):
+        table.add_column(heading, justify="left" if heading == "template" else "right")
+    steps = batch.envs_per_shard * coordination.settings.horizon
+    for found in predictions:
+        table.add_row(
+            found.template.value,
+            f"{found.resource:.2f}",
+            f"{found.iteration_ns / 1e6:.2f} ms",
+            f"{found.iterations_per_s * steps:,.0f}",
+        )
     view.show(table)
 
 
-def _search_cells(found: SearchResult, best: float | None) -> tuple[str, ...]:
-    top = found.best
-    if top is None or top.total is None or best is None:
-        return ("-", "-", "nothing found", str(found.num_profiles), "-")
-    return (
-        str(top.gmis),
-        str(top.envs),
-        f"{top.total:,.0f}",
-        str(found.num_profiles),
-        f"{1 - top.total / best:.1%}",
+def _show_searches(
+    config: CoordinateConfig, coordination: Coordination, counts: Sequence[int], view: View
+) -> None:
+    """Shows what algorithm 1 finds of what the exhaustive search finds, and what each costs."""
+    most = max(coordination.layouts)
+    shards = coordination.settings.num_shards
+    # Times are known up to twice the largest count that was measured, on all GMIs together.
+    known = [count for count in counts if count * most <= 2 * max(counts)] or [min(counts)]
+    space = SearchSpace(
+        gmis=tuple(sorted(coordination.layouts, reverse=True)),
+        envs=tuple(count * shards for count in known),
+        gpu_memory_bytes=coordination.memory_bytes,
     )
+    profile: Profile = coordination.profile
+    if config.profiles is ProfileSource.measured:
+
+        def profile(gmis: int, envs: int) -> Sample | None:
+            return coordination.measured_profile(gmis, envs, config.iterations)
+
+    searches: dict[str, Callable[[], SearchResult]] = {
+        "algorithm 1": lambda: algorithm_1(profile, _rate, space),
+        "algorithm 1 as printed": lambda: algorithm_1(profile, _rate, space, Reading.printed),
+        "exhaustive": lambda: exhaustive(profile, _rate, space),
+    }
+    for count in counts:
+        total = count * shards
+        searches[f"{total} environments"] = functools.partial(
+            at_fixed_batch, profile, _rate, space, total
+        )
+    found: dict[str, tuple[SearchResult, float]] = {}
+    with view.progress("GMI-DRL's search", len(searches)) as advance:
+        for name, search in searches.items():
+            start = time.perf_counter()
+            found[name] = search(), time.perf_counter() - start
+            advance(1, name)
+    best = found["exhaustive"][0].best
+    table = Table(title=f"GMI-DRL's search (DP-only, profiles {config.profiles.value})")
+    for heading in ("search", "GMIs", "envs each", "steps/s", "profiles", "s", "below best"):
+        is_name = heading == "search"
+        table.add_column(heading, justify="left" if is_name else "right", no_wrap=is_name)
+    for name, (result, seconds) in found.items():
+        total_best = best.total if best is not None and not name.endswith("environments") else None
+        table.add_row(name, *_search_cells(result, seconds, total_best))
+    view.show(table)
+
+
+def _search_cells(found: SearchResult, seconds: float, best: float | None) -> tuple[str, ...]:
+    top = found.best
+    cost = (str(found.num_profiles), f"{seconds:.2f}")
+    if top is None or top.total is None:
+        return ("-", "-", "nothing found", *cost, "-")
+    distance = "-" if best is None else f"{1 - top.total / best:.1%}"
+    return (str(top.gmis), str(top.envs), f"{top.total:,.0f}", *cost, distance)
 
 
 def _rate(sample: Sample) -> float:

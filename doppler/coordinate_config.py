@@ -1,9 +1,18 @@
 """Settings of `doppler coordinate`."""
 
+import enum
 from dataclasses import dataclass
 from typing import Any
 
 from doppler.config import CalibrationSettings, ExecutorSettings, JobConfig, at_least, setting
+from doppler.measure import MIN_RATIOS
+
+
+class ProfileSource(enum.Enum):
+    """Where the profiles of GMI-DRL's search come from."""
+
+    simulated = "simulated"
+    measured = "measured"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -17,13 +26,20 @@ class CoordinateConfig:
         CalibrationSettings, "measuring components; env_counts are the counts that are compared"
     )
     executor: ExecutorSettings = setting(ExecutorSettings, "the executor")
-    verify: int = setting(2, "best variants that are measured on this machine")
-    windows: int = setting(4, "windows per measured variant")
+    budget: int = setting(
+        300, "plans that the policy may simulate per layout and form of the graph"
+    )
+    verify: int = setting(2, "best of each batch that are measured on this machine; 0 = none")
+    windows: int = setting(MIN_RATIOS, "windows per measured variant")
     iterations: int = setting(5, "iterations per window")
+    profiles: ProfileSource = setting(
+        ProfileSource.simulated, "profiles of GMI-DRL's search: simulated, or measured (slower)"
+    )
     cost_cache: str | None = setting(None, "folder of measured cost tables; null = the user cache")
     seed: int = setting(0, "seed of the job")
 
     def __post_init__(self) -> None:
         at_least(self, 0, "verify")
-        at_least(self, 1, "windows")
+        at_least(self, 1, "budget")
+        at_least(self, MIN_RATIOS, "windows")
         at_least(self, 3, "iterations")

@@ -69,6 +69,30 @@ def ratio_interval(ratios: Sequence[float]) -> Interval:
     return Interval(statistics.median(ordered), ordered[outside], ordered[-1 - outside])
 
 
+def keep_or_leave(periods: Sequence[Sequence[float]], incumbent: int) -> int:
+    """Returns the index of what to run on: the incumbent, or something that is surely faster.
+
+    Something is surely faster where the exact interval of its paired ratios to the incumbent lies
+    below 1; of several, the one with the smallest median period wins. So noise alone changes
+    nothing, and equals stay where they are.
+
+    Args:
+        periods: periods[candidate][round]; the windows of one round are neighbours in time.
+        incumbent: Index of the candidate that runs now.
+
+    Raises:
+        DopplerError: If there are fewer than `MIN_RATIOS` rounds.
+    """
+
+    def is_faster(candidate: int) -> bool:
+        pairs = zip(periods[candidate], periods[incumbent], strict=True)
+        return ratio_interval([own / other for own, other in pairs]).high < 1.0
+
+    others = [index for index in range(len(periods)) if index != incumbent]
+    faster = [index for index in others if is_faster(index)]
+    return min(faster, key=lambda index: statistics.median(periods[index]), default=incumbent)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Blocks:
     """Windows of two things, measured in ABBA blocks.

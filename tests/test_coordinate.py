@@ -8,8 +8,8 @@ from doppler import coordinate as module
 from doppler.calibration import Calibration, DispatchCost
 from doppler.cli import main
 from doppler.config import JOBS
-from doppler.coordinate import Coordinator
-from doppler.coordinator.resource_model import Template
+from doppler.coordination import Batch, Coordination
+from doppler.coordinator.resource_model import Dominant, Template
 from doppler.core.hardware import Hardware, Processor
 from doppler.jobs import build_job
 from executor.probe import ProbeResult
@@ -26,6 +26,7 @@ SETTINGS = dataclasses.replace(
     epochs=1,
     minibatches=1,
 )
+OWN = Batch(num_envs=16, num_shards=4)
 HARDWARE = Hardware(
     name="two",
     processors=(
@@ -76,11 +77,11 @@ def calibration(fused):
 @pytest.fixture
 def coordinator():
     tables = {fused: calibration(fused).table() for fused in (True, False)}
-    return Coordinator(SETTINGS, HARDWARE, tables, seed=0)
+    return Coordination(SETTINGS, HARDWARE, tables, seed=0)
 
 
 def test_every_template_that_fits_two_cores_at_equal_batch(coordinator):
-    rows, refused = coordinator.rows(SETTINGS.envs_per_shard)
+    rows, refused = coordinator.templates(OWN)
     assert not refused
     found = {(row.variant.template, len(row.variant.problem.cluster.devices)) for row in rows}
     assert found == {
@@ -89,7 +90,7 @@ def test_every_template_that_fits_two_cores_at_equal_batch(coordinator):
         (Template.ea_t, 2),
         (Template.e_at, 2),
     }
-    assert {row.num_envs for row in rows} == {16}
+    assert {row.batch.num_envs for row in rows} == {16}
     counts = {kind: set() for kind in ("grad", "advantage")}
     for row in rows:
         for kind, values in counts.items():
@@ -98,7 +99,7 @@ def test_every_template_that_fits_two_cores_at_equal_batch(coordinator):
 
 
 def test_two_gmis_beat_one_when_ops_do_not_use_a_second_core(coordinator):
-    rows, _ = coordinator.rows(SETTINGS.envs_per_shard)
+    rows, _ = coordinator.templates(OWN)
     rate = {
         (row.variant.template, len(row.variant.problem.cluster.devices)): row.steps_per_s
         for row in rows
@@ -110,10 +111,58 @@ def test_two_gmis_beat_one_when_ops_do_not_use_a_second_core(coordinator):
     assert 1.5 * one < two <= 2 * one
 
 
+def test_a_batch_keeps_its_size_in_half_and_twice_the_shards(coordinator):
+    assert coordinator.batches(4) == [
+        Batch(num_envs=16, num_shards=2),
+        Batch(num_envs=16, num_shards=4),
+        Batch(num_envs=16, num_shards=8),
+    ]
+    assert [batch.num_shards for batch in coordinator.batches(3)] == [2, 4]  # 12 by 8: no
+    assert {batch.envs_per_shard for batch in coordinator.batches(4)} == {8, 4, 2}
+
+
+def test_the_policy_places_every_layout_once_and_counts_its_plans(coordinator):
+    rows, _ = coordinator.templates(OWN)
+    learned = coordinator.learned(rows, budget=20)
+    assert [row.name for row in learned] == ["learned(2 GMIs, fused)", "learned(2 GMIs, split)"]
+    for row in learned:
+        assert row.is_learned
+        assert row.batch == OWN
+        assert 0 < row.simulations <= 20
+    assert not any(row.is_learned for row in rows)
+    fused = [row for row in rows if row.variant.problem == learned[0].variant.problem]
+    assert {row.variant.template for row in fused} == {Template.dp_only, Template.ea_t}
+
+
+def test_sizes_that_were_not_measured_are_refused_with_template_and_reason(coordinator):
+    rows, refused = coordinator.templates(Batch(num_envs=128, num_shards=2))
+    assert rows == []
+    assert {refusal.template for refusal in refused} == {
+        Template.dp_only,
+        Template.ea_t,
+        Template.e_at,
+    }
+    assert all("more than a factor of 2 outside" in refusal.reason for refusal in refused)
+
+
+def test_the_resource_model_by_hand(coordinator):
+    """A millisecond per op: per shard 4 steps, 4 inferences and an advantage; the rest trains."""
+    roles = coordinator.roles(OWN)
+    graph = build_job(dataclasses.replace(SETTINGS, fused=False), 0).graph
+    assert roles.num_copies == 4
+    assert roles.dominant is Dominant.compute
+    assert roles.profile.t_sim_ns == 4_000_000
+    assert roles.profile.t_agent_ns == 5_000_000
+    assert roles.profile.t_train_ns == (graph.num_ops - 4 * 9) * 250_000
+    assert (roles.profile.r_sim, roles.profile.r_agent) == (0.5, 0.5)
+    assert (roles.profile.share_agent, roles.profile.share_train) == (1.0, 5 / 18)
+    assert roles.profile.horizon == 4
+
+
 def test_a_profile_counts_all_gmis_and_the_peak_of_one(coordinator):
     sample = coordinator.profile(2, 8)
     assert (sample.gmis, sample.envs) == (2, 8)
-    rows, _ = coordinator.rows(4)
+    rows, _ = coordinator.templates(OWN)
     expected = next(
         row
         for row in rows
@@ -145,9 +194,21 @@ def test_the_command_prints_variants_and_searches(monkeypatch, capsys):
             "minibatches",
         )
     ]
-    assert main(["coordinate", "job=ppo_pendulum", *words, "verify=0"]) == 0
+    assert main(["coordinate", "job=ppo_pendulum", *words, "verify=0", "budget=4"]) == 0
     out = capsys.readouterr().out
     for text in ("dp_only", "ea_t", "e_at", "(1+0+1)", "algorithm 1", "exhaustive"):
         assert text in out
+    # One table per global batch: 8, 16 and 24 environments, 4 steps each.
+    for batch in (32, 64, 96):
+        assert f"global batch {batch}" in out
+    # 2, 4 and 8 shards each; 8 environments in 8 shards are smaller than what was measured.
+    assert out.count("learned(2 GMIs, fused)") == 8
+    assert "8 environments in 8 shards" in out
+    assert "learned placement over the best template" in out
+    assert "16 environments" in out
+    assert "resource model on measured op times (compute decides)" in out
+    assert "not possible: " in out
     assert main(["coordinate", "job=ppo_pendulum", "verify=-1"]) == 2
     assert "verify is at least 0" in capsys.readouterr().err
+    assert main(["coordinate", "job=ppo_pendulum", "windows=5"]) == 2
+    assert "windows is at least 6" in capsys.readouterr().err

@@ -24,17 +24,18 @@ def row(measured, predicted, width=0.0, oversubscribed=False):
     )
 
 
-def cell(*rows, mode="serving", num_envs=6, ratio_low=1.0):
+def cell(*rows, mode="serving", num_envs=6, policy_low=1.0, is_policy_chosen=True):
     return gmi_templates.Cell(
         job="j",
         mode=mode,
         num_envs=num_envs,
         rows=rows,
-        learned=(row(1.0, 1.0),),
-        chosen="learned",
+        policy=(row(1.0, 1.0),),
         best="t",
-        ratio=1.0,
-        ratio_low=ratio_low,
+        policy_best="policy",
+        policy_ratio=1.2,
+        policy_low=policy_low,
+        is_policy_chosen=is_policy_chosen,
         phases=(1.0, 2.0, 3.0),
     )
 
@@ -63,7 +64,7 @@ def test_overlapping_intervals_are_no_pair_and_oversubscribed_rows_count_apart()
 
 
 def test_the_worst_cell_decides_and_what_is_not_known_is_left_out():
-    figures = gmi_templates.figures_of([cell(row(10, 11)), cell(row(10, 8), ratio_low=0.9)])
+    figures = gmi_templates.figures_of([cell(row(10, 11)), cell(row(10, 8), policy_low=0.9)])
     assert figures["worst_learned_over_best_template"] == 0.9
     assert figures["median_prediction_error"] == pytest.approx(0.15)
     assert "concordance" not in figures
@@ -71,32 +72,48 @@ def test_the_worst_cell_decides_and_what_is_not_known_is_left_out():
     assert figures["num_pairs"] == 0
 
 
-def curve(plan, seconds, values):
+def test_a_template_that_is_kept_is_as_fast_as_itself_and_the_policys_plan_counts_apart():
+    kept = cell(row(10, 11), policy_low=0.7, is_policy_chosen=False)
+    figures = gmi_templates.figures_of([kept, cell(row(10, 11), policy_low=1.1)])
+    assert figures["worst_learned_over_best_template"] == 1.0
+    assert figures["worst_policy_over_best_template"] == 0.7
+    assert figures["num_cells_with_a_plan_of_the_policy"] == 1
+    assert figures["median_learned_over_best_template"] == 1.1
+
+
+def curve(plan, scale, values, kept=""):
+    """8 windows of 5 iterations, `scale` seconds per iteration after the first window."""
+    count = 8 * training_quality.WINDOW
+    done = [max(0, i + 1 - training_quality.WINDOW) for i in range(count)]
     return training_quality.Curve(
         job="j",
         seed=0,
         plan=plan,
-        samples=[1, 2, 3, 4],
-        seconds=seconds,
-        values=values,
+        samples=list(range(1, count + 1)),
+        seconds=[scale * iterations for iterations in done],
+        values=[None, *[values[0]] * 19, *[values[1]] * 19, values[2]],
         plan_seconds=0.0,
+        kept=kept,
     )
 
 
 def test_times_are_to_the_same_return_and_curves_equal_in_every_bit():
-    values = [None, 10.0, 70.0, 110.0]
     curves = [
-        curve("single_device", [1.0, 2.0, 4.0, 6.0], values),
-        curve("dp_only", [0.5, 1.0, 2.0, 4.0], values),
-        curve("learned", [0.5, 1.0, 3.0, 3.0], [None, 10.0, 70.0, 100.0]),
+        curve("single_device", 1.0, [10.0, 101.0, 110.0]),
+        curve("dp_only", 0.6, [10.0, 101.0, 110.0]),
+        curve("learned", 0.5, [10.0, 101.0, 100.0]),
     ]
-    figures = training_quality.figures_of(curves)  # 90 % of the rise: 100
+    figures = training_quality.figures_of(curves)  # 90 % of the rise: 100, at iteration 21
     assert figures["worst_reward_ratio"] == pytest.approx(100 / 110)
-    assert figures["worst_time_ratio"] == 0.5
-    assert figures["median_time_over_dp_only"] == 0.75
+    assert figures["worst_time_ratio"] == pytest.approx(0.5)
+    assert figures["median_time_over_dp_only"] == pytest.approx(0.5 / 0.6)
+    assert figures["worst_window_ratio_high"] == pytest.approx(0.5)
     assert figures["least_rise_of_return"] == 11.0
     assert figures["curves_equal"] == 0.5
-    assert training_quality.time_to(curves[2], 101.0) == math.inf
+    assert figures["runs_that_kept_another_plan"] == 0
+    assert training_quality.time_to(curves[2], 102.0) == math.inf
+    assert training_quality.time_to(curves[0], 101.0) == 16.0
+    assert curves[0].windows() == [5.0] * 7
 
 
 def test_a_run_that_is_resumed_reads_what_was_written(tmp_path):

@@ -8,6 +8,7 @@ from doppler.core.plan import Plan
 from doppler.core.trace import OpSpan, Trace
 from doppler.measure import (
     compare_interleaved,
+    keep_or_leave,
     measured_period_ns,
     median_interval,
     ratio_interval,
@@ -130,3 +131,16 @@ def test_a_noisy_comparison_stops_at_the_most_blocks():
         rng=np.random.default_rng(0),
     )
     assert result.blocks == 4
+
+
+def test_a_plan_is_left_only_for_one_that_is_faster_in_every_one_of_six_rounds():
+    incumbent = [10.0, 11.0, 12.0, 20.0, 13.0, 10.0]
+    faster = [value * 0.97 for value in incumbent]
+    much_faster = [value * 0.8 for value in incumbent]
+    mostly = [*[value * 0.5 for value in incumbent[:5]], 10.1]
+    assert keep_or_leave([incumbent, mostly], 0) == 0
+    assert keep_or_leave([incumbent, incumbent], 1) == 1
+    assert keep_or_leave([faster, incumbent], 1) == 0
+    assert keep_or_leave([faster, incumbent, much_faster], 1) == 2
+    with pytest.raises(DopplerError, match="at least 6 ratios"):
+        keep_or_leave([incumbent[:5], faster[:5]], 0)

@@ -170,10 +170,9 @@ def job(bench: Benchmark, mode: JobMode, num_gpus: int) -> DRLJob:
             build_drl_job(bench.name, shape, lambda kind, at: OpSize(outputs=outputs[kind])), cut
         )
 
-    is_serving = mode is JobMode.serving
     return DRLJob(
         name=f"{bench.name} {mode.value}",
-        is_serving=is_serving,
+        mode=mode,
         steps_per_iteration=envs * HORIZON,
         build=build,
     )

@@ -117,7 +117,7 @@ class CellBench:
         """Every template: on one and two GMIs, and those that need three on two cores."""
         job = DRLJob(
             name=self._settings.name,
-            is_serving=self._settings.mode is JobMode.serving,
+            mode=self._settings.mode,
             steps_per_iteration=self.steps,
             build=lambda cut: self._jobs[cut.fused].graph,
             num_shards=NUM_SHARDS,
@@ -138,8 +138,8 @@ class CellBench:
             for variant in fitting + more
         ]
 
-    def learned(self, templates: list[Candidate]) -> list[Candidate]:
-        """The learned plan of every variant that fits the cores; equal problems are placed once."""
+    def placed(self, templates: list[Candidate]) -> list[Candidate]:
+        """The policy's plan of every variant that fits; equal problems are placed once."""
         found: list[Candidate] = []
         for candidate in templates:
             problem = candidate.variant.problem
@@ -155,7 +155,7 @@ class CellBench:
             found.append(
                 dataclasses.replace(
                     candidate,
-                    name=f"learned ({'fused' if is_fused(problem) else 'split'})",
+                    name=f"policy ({'fused' if is_fused(problem) else 'split'})",
                     plan=plan,
                     predicted=self.predict(candidate.variant, plan),
                 )

@@ -17,7 +17,7 @@ settings = replace(JOBS["ppo_pendulum"], envs_per_shard=8, horizon=16, chunk=8)
 real = build_job(settings, seed=0)
 job = DRLJob(
     name=real.name,
-    is_serving=False,
+    mode=settings.mode,
     steps_per_iteration=real.env_steps_per_iteration,
     build=lambda cut: build_job(replace(settings, fused=cut.fused), seed=0).graph,
     num_shards=settings.num_shards,

@@ -9,6 +9,7 @@ Source: GMI-DRL, section 4, table of compositions. Costs are exact fractions of 
 
 from fractions import Fraction
 
+from doppler.coordinator.reading import Reading
 from doppler.core.cluster import NS_PER_S
 from doppler.core.errors import ConfigError
 
@@ -44,12 +45,13 @@ def hybrid_ns(
     num_bytes: int,
     ip_bytes_per_s: int,
     rp_bytes_per_s: int,
-    as_printed: bool = False,
+    reading: Reading = Reading.corrected,
 ) -> Fraction:
     """Returns the cost of hybrid(k): k rings beside a meeting of N' = n (m - k) + k members.
 
-    The printed projection of the meeting is N' / n of Cost_ip, linear in the members; the theory
-    gives 2 (N' - 1) S / (N' B). Without a ring there is no ring to pay.
+    The printed projection of the meeting is N' / n of Cost_ip, linear in the members; the theory,
+    which is the corrected reading, gives 2 (N' - 1) S / (N' B). Without a ring there is no ring to
+    pay.
 
     Raises:
         ConfigError: If k is out of range, or n = 1 is asked as printed, where Cost_ip is 0.
@@ -57,11 +59,12 @@ def hybrid_ns(
     _check(n, m)
     if not 0 <= k <= m:
         raise ConfigError(f"hybrid has 0 to {m} rings, and {k} are asked")
-    if as_printed and n == 1:
+    is_printed = reading is Reading.printed
+    if is_printed and n == 1:
         raise ConfigError("the printed projection divides by n - 1, and n is 1")
     meeting = n * (m - k) + k
     rings = ring_cost_ns(n, num_bytes, rp_bytes_per_s) if k else Fraction(0)
-    if as_printed:
+    if is_printed:
         return Fraction(meeting, n) * ring_cost_ns(n, num_bytes, ip_bytes_per_s) + rings
     return ring_cost_ns(meeting, num_bytes, ip_bytes_per_s) + rings
 

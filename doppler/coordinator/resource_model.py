@@ -11,8 +11,10 @@ paper does not print (E-AT, full splits).
 import enum
 from dataclasses import dataclass
 
+from doppler.coordinator.reading import Reading
 from doppler.core.cluster import NS_PER_S
 from doppler.core.errors import ConfigError
+from doppler.core.job_mode import JobMode
 
 
 class Template(enum.Enum):
@@ -79,9 +81,10 @@ class Traffic:
     messages: int
     num_bytes: int
 
-    def time_ns(self, latency_ns: int, bytes_per_s: int) -> int:
-        """Returns latency per message plus bytes over bandwidth."""
-        return self.messages * latency_ns + -(-self.num_bytes * NS_PER_S // bytes_per_s)
+    def time_ns(self, latency_ns: int, bytes_per_s: int | None) -> int:
+        """Returns latency per message plus bytes over bandwidth; None = bytes stay in place."""
+        copying_ns = 0 if bytes_per_s is None else -(-self.num_bytes * NS_PER_S // bytes_per_s)
+        return self.messages * latency_ns + copying_ns
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,43 +104,50 @@ class Prediction:
     iterations_per_s: float
 
 
-def dominant(sm_share: float, memory_share: float) -> str:
-    """Returns "sm" or "memory", whichever a copy takes the larger share of (eq. 1)."""
-    return "sm" if sm_share >= memory_share else "memory"
+class Dominant(enum.Enum):
+    """The resource that limits how many copies fit: multiprocessors (cores), or memory."""
+
+    compute = "compute"
+    memory = "memory"
 
 
-def templates_for(is_serving: bool) -> tuple[Template, ...]:
+def dominant(compute_share: float, memory_share: float) -> Dominant:
+    """Returns the resource of which a copy takes the larger share (eq. 1)."""
+    return Dominant.compute if compute_share >= memory_share else Dominant.memory
+
+
+def templates_for(mode: JobMode) -> tuple[Template, ...]:
     """Returns the templates of serving, or of training (synchronous and asynchronous)."""
-    return SERVING_TEMPLATES if is_serving else TRAINING_TEMPLATES
+    return SERVING_TEMPLATES if mode is JobMode.serving else TRAINING_TEMPLATES
 
 
 def copy_resource(
     template: Template,
     profile: RoleProfile,
-    is_serving: bool,
+    mode: JobMode,
     occupancy: Occupancy = Occupancy.time_weighted,
-    as_printed: bool = False,
+    reading: Reading = Reading.corrected,
 ) -> float:
     """Returns R, the dominant resource of one copy (tables 2 and 3).
 
     Args:
         template: The template.
         profile: What the roles need.
-        is_serving: Without a trainer.
+        mode: Serving has no trainer.
         occupancy: Mean over time, or sum of reservations.
-        as_printed: EA-T with its agent shared, as the paper prints.
+        reading: As printed, EA-T has its agent shared.
 
     Raises:
         ConfigError: If the template does not exist in the mode.
     """
-    _check(template, is_serving)
+    _check(template, mode)
     shares_agent = template in (Template.mp_dp, Template.e_at)
-    shares_agent = shares_agent or (template is Template.ea_t and as_printed)
+    shares_agent = shares_agent or (template is Template.ea_t and reading is Reading.printed)
     agent = profile.r_agent * (profile.share_agent if shares_agent else 1.0)
     shares_train = template in (Template.e_at, Template.ea_t)
     train = profile.r_train * (profile.share_train if shares_train else 1.0)
     roles = [(profile.t_sim_ns, profile.r_sim), (profile.t_agent_ns, agent)]
-    if not is_serving:
+    if mode is not JobMode.serving:
         roles.append((profile.t_train_ns, train))
     if template is Template.dp_only:
         return max(resource for _, resource in roles)
@@ -149,9 +159,7 @@ def copy_resource(
     return sum(resource for _, resource in roles)
 
 
-def traffic(
-    template: Template, profile: RoleProfile, is_serving: bool, num_gmis: int = 1
-) -> Traffic:
+def traffic(template: Template, profile: RoleProfile, mode: JobMode, num_gmis: int = 1) -> Traffic:
     """Returns what one copy exchanges per iteration (tables 2 and 3, column COM).
 
     A split between environment and agent costs three messages per step (state, action, experience);
@@ -161,10 +169,10 @@ def traffic(
     Raises:
         ConfigError: If the template does not exist in the mode.
     """
-    _check(template, is_serving)
+    _check(template, mode)
     p = profile
     step = p.state_bytes + p.action_bytes + p.reward_bytes
-    if is_serving:
+    if mode is JobMode.serving:
         if template is Template.dp_only:
             return Traffic(0, 0)
         return Traffic(3, p.state_bytes + step)
@@ -182,23 +190,27 @@ def traffic(
 def predict(
     template: Template,
     profile: RoleProfile,
-    is_serving: bool,
+    mode: JobMode,
     *,
     resource_per_gpu: float,
     latency_ns: int,
-    bytes_per_s: int,
+    bytes_per_s: int | None,
     num_gmis: int = 1,
     occupancy: Occupancy = Occupancy.time_weighted,
-    as_printed: bool = False,
+    reading: Reading = Reading.corrected,
 ) -> Prediction:
     """Returns what one GPU yields under a template (eq. 2 and 3).
 
     Raises:
         ConfigError: If the template does not exist in the mode.
     """
-    resource = copy_resource(template, profile, is_serving, occupancy, as_printed)
-    compute_ns = profile.t_sim_ns + profile.t_agent_ns + (0 if is_serving else profile.t_train_ns)
-    com = traffic(template, profile, is_serving, num_gmis)
+    resource = copy_resource(template, profile, mode, occupancy, reading)
+    compute_ns = (
+        profile.t_sim_ns
+        + profile.t_agent_ns
+        + (0 if mode is JobMode.serving else profile.t_train_ns)
+    )
+    com = traffic(template, profile, mode, num_gmis)
     iteration_ns = compute_ns + com.time_ns(latency_ns, bytes_per_s)
     rate = resource_per_gpu / resource * NS_PER_S / iteration_ns
     return Prediction(template, resource, iteration_ns, rate)
@@ -209,11 +221,11 @@ def rank(predictions: list[Prediction]) -> list[Prediction]:
     return sorted(predictions, key=lambda p: (-p.iterations_per_s, p.resource))
 
 
-def _check(template: Template, is_serving: bool) -> None:
-    valid = templates_for(is_serving)
+def _check(template: Template, mode: JobMode) -> None:
+    valid = templates_for(mode)
     if template not in valid:
-        mode = "serving" if is_serving else "training"
+        kind = "serving" if mode is JobMode.serving else "training"
         raise ConfigError(
-            f"templates of {mode} are {', '.join(t.value for t in valid)}, and "
+            f"templates of {kind} are {', '.join(t.value for t in valid)}, and "
             f"{template.value!r} is asked"
         )

@@ -6,9 +6,11 @@ found. By default every measured point is a candidate, memory that does not grow
 unsaturated, the fit is renewed with each point, and a margin is kept.
 """
 
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from doppler.coordinator.reading import Reading
 from doppler.core.errors import ConfigError
 
 ENV_COUNTS = (128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768)
@@ -47,7 +49,6 @@ class SearchSpace:
         gpu_memory_bytes: Memory of a GPU.
         sat_threshold: Least relative gain in rate per relative gain in memory.
         margin: Part of a GMI's memory that a projection leaves free.
-        as_printed: Follow the paper to the letter.
     """
 
     gmis: tuple[int, ...] = tuple(range(10, 0, -1))
@@ -55,7 +56,6 @@ class SearchSpace:
     gpu_memory_bytes: int
     sat_threshold: float = 0.1
     margin: float = 0.05
-    as_printed: bool = False
 
     def __post_init__(self) -> None:
         if not self.gmis or not self.envs or list(self.envs) != sorted(set(self.envs)):
@@ -107,15 +107,21 @@ class SearchResult:
         return sum(point.sample is not None or "ran out" in point.note for point in self.points)
 
 
-def algorithm_1(profile: Profile, estimate: Estimate, space: SearchSpace) -> SearchResult:
+def algorithm_1(
+    profile: Profile,
+    estimate: Estimate,
+    space: SearchSpace,
+    reading: Reading = Reading.corrected,
+) -> SearchResult:
     """Returns what the paper's search finds (see the module for the corrections)."""
+    is_printed = reading is Reading.printed
     points: list[Point] = []
     for gmis in space.gmis:
         row: list[Sample] = []
         for envs in space.envs:
-            projected = project_memory(row, envs, space.as_printed)
+            projected = project_memory(row, envs, reading)
             limit = space.gpu_memory_bytes / gmis
-            if not space.as_printed:
+            if not is_printed:
                 limit *= 1.0 - space.margin
             if projected is not None and projected > limit:
                 points.append(Point(gmis, envs, None, None, "projected memory does not fit"))
@@ -126,7 +132,7 @@ def algorithm_1(profile: Profile, estimate: Estimate, space: SearchSpace) -> Sea
                 break
             gain = saturation(row[-1], sample) if row else None
             is_saturated = gain is not None and gain < space.sat_threshold
-            is_candidate = not space.as_printed or (gain is not None and not is_saturated)
+            is_candidate = not is_printed or (gain is not None and not is_saturated)
             points.append(
                 Point(
                     gmis,
@@ -155,23 +161,33 @@ def exhaustive(profile: Profile, estimate: Estimate, space: SearchSpace) -> Sear
     return SearchResult(tuple(points))
 
 
-def fixed_batch(space: SearchSpace, total_envs: int, num_gpus: int) -> tuple[tuple[int, int], ...]:
-    """Returns the (GMIs, environments per GMI) of one global batch: those that divide it evenly."""
-    return tuple(
-        (gmis, total_envs // (gmis * num_gpus))
-        for gmis in space.gmis
-        if total_envs % (gmis * num_gpus) == 0
-    )
+def at_fixed_batch(
+    profile: Profile, estimate: Estimate, space: SearchSpace, total_envs: int, num_gpus: int = 1
+) -> SearchResult:
+    """Returns the same for one global batch: every number of GMIs that divides it evenly.
+
+    With the batch fixed, a number of GMIs has one number of environments per GMI, so there is no
+    row to saturate, and algorithm 1 and the exhaustive search are one.
+    """
+    points: list[Point] = []
+    for gmis in space.gmis:
+        if total_envs % (gmis * num_gpus):
+            continue
+        only = dataclasses.replace(space, gmis=(gmis,), envs=(total_envs // (gmis * num_gpus),))
+        points += exhaustive(profile, estimate, only).points
+    return SearchResult(tuple(points))
 
 
-def project_memory(row: list[Sample], envs: int, as_printed: bool = False) -> float | None:
+def project_memory(
+    row: list[Sample], envs: int, reading: Reading = Reading.corrected
+) -> float | None:
     """Returns the memory of one GMI on the line through two points, None with fewer (eq. 4).
 
     As printed the line goes through the first two points, else through the last two.
     """
     if len(row) < 2:
         return None
-    first, second = row[:2] if as_printed else row[-2:]
+    first, second = row[:2] if reading is Reading.printed else row[-2:]
     slope = (second.memory_bytes - first.memory_bytes) / (second.envs - first.envs)
     return second.memory_bytes + (envs - second.envs) * slope
 

@@ -14,13 +14,18 @@ from doppler.coordinator.resource_model import Template, templates_for
 from doppler.coordinator.templates import shard_of
 from doppler.core.cluster import Cluster
 from doppler.core.costs import Costs
-from doppler.core.errors import DopplerError, PlanError
+from doppler.core.errors import CapacityError, ClusterError, PlanError
 from doppler.core.graph import DataflowGraph
 from doppler.core.hardware import Hardware
+from doppler.core.job_mode import JobMode
 from doppler.core.layout import Layout
 from doppler.core.plan import Plan, make_plan
 from doppler.core.problem import Objective, Problem
 from doppler.graphs.levels import priorities_of, upward_ranks
+from simulator.costs.source import UnknownTimeError
+
+NOT_POSSIBLE = (PlanError, CapacityError, ClusterError, UnknownTimeError)
+"""What makes one variant impossible; every other error is a fault and is raised."""
 
 ENVIRONMENT, AGENT, TRAINER = "environment", "agent", "trainer"
 ROLE = {
@@ -77,14 +82,14 @@ class DRLJob:
 
     Attributes:
         name: Its name.
-        is_serving: Without a trainer.
+        mode: Serving has no trainer; the others differ in edges of the graph only.
         steps_per_iteration: Control steps of all environments in one iteration.
         build: Graph of a cut.
         num_shards, num_trainers: Cut into so many whatever the split; None = as the split wants.
     """
 
     name: str
-    is_serving: bool
+    mode: JobMode
     steps_per_iteration: int
     build: Callable[[JobCut], DataflowGraph]
     num_shards: int | None = None
@@ -117,13 +122,32 @@ class Variant:
     @property
     def name(self) -> str:
         """Template and GMIs of each role."""
-        s = self.split
-        return f"{self.template.value}({s.environments}+{s.agents}+{s.trainers})"
+        return variant_name(self.template, self.split)
 
 
-def splits(template: Template, gmis: int, is_serving: bool) -> Iterator[Split]:
+def variant_name(template: Template, split: Split) -> str:
+    """Returns a template with its GMIs of each role in words."""
+    return f"{template.value}({split.environments}+{split.agents}+{split.trainers})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """A variant that cannot be.
+
+    Attributes:
+        template, split, layout: Which one; the layout by its name.
+        reason: Why, in a sentence.
+    """
+
+    template: Template
+    split: Split
+    layout: str
+    reason: str
+
+
+def splits(template: Template, gmis: int, mode: JobMode) -> Iterator[Split]:
     """Yields every way to give `gmis` GMIs of a processor to the roles of a template."""
-    if template not in templates_for(is_serving):
+    if template not in templates_for(mode):
         return
     if template is Template.dp_only:
         yield Split(gmis)
@@ -132,7 +156,7 @@ def splits(template: Template, gmis: int, is_serving: bool) -> Iterator[Split]:
         rest = gmis - environments
         if template is Template.ea_t:
             yield Split(environments, 0, rest)
-        elif template is Template.e_at or (template is Template.dp_mp and is_serving):
+        elif template is Template.e_at or (template is Template.dp_mp and mode is JobMode.serving):
             yield Split(environments, rest)
         elif template is Template.mp_dp:
             if rest == 1 < environments:
@@ -228,8 +252,8 @@ def all_variants(
     layouts: dict[int, Layout],
     costs_of: Callable[[Problem], Costs],
     shards_per_gmi: int = 1,
-) -> tuple[list[Variant], list[tuple[str, str]]]:
-    """Returns every variant, and (name, reason) of each one that cannot be.
+) -> tuple[list[Variant], list[Refusal]]:
+    """Returns every variant, and why each one that cannot be is not possible.
 
     Args:
         job: The job.
@@ -239,16 +263,23 @@ def all_variants(
         shards_per_gmi: See `make_variant`.
     """
     found: list[Variant] = []
-    refused: list[tuple[str, str]] = []
+    refused: list[Refusal] = []
     for gmis, layout in layouts.items():
-        for template in templates_for(job.is_serving):
-            for split in splits(template, gmis, job.is_serving):
+        for template in templates_for(job.mode):
+            for split in splits(template, gmis, job.mode):
                 try:
                     found.append(
                         make_variant(
                             template, split, job, hardware, layout, costs_of, shards_per_gmi
                         )
                     )
-                except DopplerError as error:
-                    refused.append((f"{template.value} on {layout.name}", str(error)))
+                except NOT_POSSIBLE as error:
+                    refused.append(
+                        Refusal(
+                            template=template,
+                            split=split,
+                            layout=layout.name,
+                            reason=str(error),
+                        )
+                    )
     return found, refused

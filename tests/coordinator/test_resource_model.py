@@ -5,7 +5,9 @@ from fractions import Fraction
 import pytest
 
 from doppler.coordinator.collective_model import hybrid_ns, ip_only_ns, ring_cost_ns, rp_only_ns
+from doppler.coordinator.reading import Reading
 from doppler.coordinator.resource_model import (
+    Dominant,
     Occupancy,
     RoleProfile,
     Template,
@@ -18,8 +20,10 @@ from doppler.coordinator.resource_model import (
     traffic,
 )
 from doppler.core.errors import ConfigError
+from doppler.core.job_mode import JobMode
 
 T = Template
+SERVING, TRAINING = JobMode.serving, JobMode.synchronous
 PAPER = RoleProfile(
     r_sim=10,
     r_agent=1,
@@ -37,54 +41,53 @@ RESERVED = Occupancy.reserved
 
 
 @pytest.mark.parametrize(
-    ("template", "is_serving", "options", "expected"),
+    ("template", "mode", "options", "expected"),
     [
-        (T.dp_only, True, {}, 10),
-        (T.mp_dp, True, {}, 8.6),
-        (T.dp_mp, True, {}, 61 / 7),
-        (T.dp_only, False, {}, 10),
-        (T.ea_t, False, {"as_printed": True}, 6.8222),
-        (T.ea_t, False, {}, 6.9111),
-        (T.e_at, False, {}, 6.8222),
-        (T.dp_mp, False, {}, 65 / 9),
-        (T.dp_only, False, {"occupancy": RESERVED}, 10),
-        (T.mp_dp, True, {"occupancy": RESERVED}, 10.2),
-        (T.ea_t, False, {"occupancy": RESERVED}, 10.6),
-        (T.e_at, False, {"occupancy": RESERVED}, 10.8),
-        (T.dp_mp, True, {"occupancy": RESERVED}, 11),
-        (T.dp_mp, False, {"occupancy": RESERVED}, 13),
+        (T.dp_only, SERVING, {}, 10),
+        (T.mp_dp, SERVING, {}, 8.6),
+        (T.dp_mp, SERVING, {}, 61 / 7),
+        (T.dp_only, TRAINING, {}, 10),
+        (T.ea_t, TRAINING, {"reading": Reading.printed}, 6.8222),
+        (T.ea_t, TRAINING, {}, 6.9111),
+        (T.e_at, TRAINING, {}, 6.8222),
+        (T.dp_mp, TRAINING, {}, 65 / 9),
+        (T.dp_only, TRAINING, {"occupancy": RESERVED}, 10),
+        (T.mp_dp, SERVING, {"occupancy": RESERVED}, 10.2),
+        (T.ea_t, TRAINING, {"occupancy": RESERVED}, 10.6),
+        (T.e_at, TRAINING, {"occupancy": RESERVED}, 10.8),
+        (T.dp_mp, SERVING, {"occupancy": RESERVED}, 11),
+        (T.dp_mp, TRAINING, {"occupancy": RESERVED}, 13),
     ],
 )
-def test_resource_of_a_copy(template, is_serving, options, expected):
-    assert copy_resource(template, PAPER, is_serving, **options) == pytest.approx(
-        expected, abs=1e-4
-    )
+def test_resource_of_a_copy(template, mode, options, expected):
+    assert copy_resource(template, PAPER, mode, **options) == pytest.approx(expected, abs=1e-4)
 
 
 def test_traffic_of_a_copy():
     """2 (n - 1) / n of 5,000 bytes for n = 4 is 7,500."""
-    assert traffic(T.dp_only, PAPER, True) == Traffic(0, 0)
-    assert traffic(T.mp_dp, PAPER, True) == traffic(T.dp_mp, PAPER, True) == Traffic(3, 1290)
-    assert traffic(T.dp_only, PAPER, False, 4) == Traffic(6, 7500)
-    assert traffic(T.dp_only, PAPER, False, 1) == Traffic(0, 0)
-    assert traffic(T.ea_t, PAPER, False, 4) == Traffic(8, 7500 + 32 * 690 + 5000)
-    assert traffic(T.e_at, PAPER, False, 4) == Traffic(102, 7500 + 32 * 1290)
-    assert traffic(T.dp_mp, PAPER, False, 4) == Traffic(104, 7500 + 32 * 1980 + 5000)
+    assert traffic(T.dp_only, PAPER, SERVING) == Traffic(0, 0)
+    assert traffic(T.mp_dp, PAPER, SERVING) == traffic(T.dp_mp, PAPER, SERVING) == Traffic(3, 1290)
+    assert traffic(T.dp_only, PAPER, TRAINING, 4) == Traffic(6, 7500)
+    assert traffic(T.dp_only, PAPER, TRAINING, 1) == Traffic(0, 0)
+    assert traffic(T.ea_t, PAPER, TRAINING, 4) == Traffic(8, 7500 + 32 * 690 + 5000)
+    assert traffic(T.e_at, PAPER, TRAINING, 4) == Traffic(102, 7500 + 32 * 1290)
+    assert traffic(T.dp_mp, PAPER, TRAINING, 4) == Traffic(104, 7500 + 32 * 1980 + 5000)
     assert Traffic(3, 100).time_ns(7, 10**9) == 121
+    assert Traffic(3, 100).time_ns(7, None) == 21
 
 
 def test_paper_nets():
     """Serving: COM = 2 T, so 3 x 8.6 / 10; training: COM = 7 T, so 8 x 6.822 / 10."""
     link = {"latency_ns": 0, "resource_per_gpu": 100.0}
     serving = {
-        t: predict(t, PAPER, True, bytes_per_s=1290 * 10**9 // 14_000, **link).iterations_per_s
-        for t in templates_for(True)
+        t: predict(t, PAPER, SERVING, bytes_per_s=1290 * 10**9 // 14_000, **link).iterations_per_s
+        for t in templates_for(SERVING)
     }
     assert serving[T.dp_only] / serving[T.mp_dp] == pytest.approx(2.58, abs=0.01)
-    com = traffic(T.ea_t, PAPER, False).num_bytes
-    options = {"bytes_per_s": com * 10**9 // 63_000, "as_printed": True, **link}
+    com = traffic(T.ea_t, PAPER, TRAINING).num_bytes
+    options = {"bytes_per_s": com * 10**9 // 63_000, "reading": Reading.printed, **link}
     training = {
-        t: predict(t, PAPER, False, **options).iterations_per_s for t in templates_for(False)
+        t: predict(t, PAPER, TRAINING, **options).iterations_per_s for t in templates_for(TRAINING)
     }
     assert training[T.dp_only] / training[T.ea_t] == pytest.approx(5.46, abs=0.01)
     assert training[T.dp_only] == pytest.approx(10 / 9e-6)
@@ -96,13 +99,13 @@ def test_with_reservations_no_split_is_cheaper_than_dp_only():
             predict(
                 t,
                 PAPER,
-                False,
+                TRAINING,
                 resource_per_gpu=100,
                 latency_ns=0,
                 bytes_per_s=10**15,
                 occupancy=RESERVED,
             )
-            for t in templates_for(False)
+            for t in templates_for(TRAINING)
         ]
     )
     assert [p.template for p in found] == [T.dp_only, T.ea_t, T.e_at, T.dp_mp]
@@ -110,18 +113,20 @@ def test_with_reservations_no_split_is_cheaper_than_dp_only():
 
 def test_modes_and_dominant_resource():
     with pytest.raises(ConfigError, match="templates of serving are dp_only, dp_mp, mp_dp"):
-        copy_resource(T.ea_t, PAPER, True)
+        copy_resource(T.ea_t, PAPER, SERVING)
     with pytest.raises(ConfigError, match="templates of training"):
-        traffic(T.mp_dp, PAPER, False)
-    assert dominant(0.3, 0.3) == "sm"
-    assert dominant(0.2, 0.3) == "memory"
+        traffic(T.mp_dp, PAPER, TRAINING)
+    assert dominant(0.3, 0.3) is Dominant.compute
+    assert dominant(0.2, 0.3) is Dominant.memory
 
 
 def test_projections_of_hybrid_by_hand():
     """n = 4, m = 3, in units of Cost_ip: printed 3, 2.25, 1.5, 0.75; theory 1.22 1.19 1.11 0.89."""
     one = ring_cost_ns(4, 1200, 10**9)
     fast = 10**30
-    printed = [hybrid_ns(4, 3, k, 1200, 10**9, fast, as_printed=True) / one for k in range(4)]
+    printed = [
+        hybrid_ns(4, 3, k, 1200, 10**9, fast, reading=Reading.printed) / one for k in range(4)
+    ]
     assert [round(float(v), 2) for v in printed] == [3.0, 2.25, 1.5, 0.75]
     theory = [hybrid_ns(4, 3, k, 1200, 10**9, fast) / one for k in range(4)]
     assert [round(float(v), 2) for v in theory] == [1.22, 1.19, 1.11, 0.89]
@@ -132,7 +137,7 @@ def test_projections_of_hybrid_by_hand():
     assert hybrid_ns(1, 1, 1, 1200, 10**9, 10**9) == ring_cost_ns(1, 1200, 10**9) == 0
     for call, text in [
         (lambda: hybrid_ns(4, 3, 4, 1, 1, 1), "0 to 3 rings"),
-        (lambda: hybrid_ns(1, 3, 1, 1, 1, 1, as_printed=True), "divides by n - 1"),
+        (lambda: hybrid_ns(1, 3, 1, 1, 1, 1, reading=Reading.printed), "divides by n - 1"),
         (lambda: rp_only_ns(2, 3, 1, 1), "at most n = 2"),
         (lambda: ring_cost_ns(0, 1, 1), "at least one GPU"),
     ]:

@@ -4,12 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from doppler.coordinator.reading import Reading
 from doppler.coordinator.search import (
     Sample,
     SearchSpace,
     algorithm_1,
+    at_fixed_batch,
     exhaustive,
-    fixed_batch,
     project_memory,
     saturation,
     whole_system,
@@ -49,7 +50,7 @@ def test_the_first_point_can_win_only_in_the_corrected_search():
     assert (found.best.gmis, found.best.envs) == (2, 128)
     assert calls == [(2, 128), (2, 256), (1, 128), (1, 256), (1, 512)]
     assert [p.note for p in found.points] == ["", "saturated", "", "", "saturated"]
-    printed = algorithm_1(profile, rate, space(as_printed=True))
+    printed = algorithm_1(profile, rate, space(), Reading.printed)
     assert (printed.best.gmis, printed.best.envs) == (1, 256)
     assert printed.best.total == 190.0
     assert exhaustive(profile, rate, space()).best.total == 900.0
@@ -60,7 +61,7 @@ def test_the_point_that_saturates_counts_although_the_row_ends():
     rates = {1: [100.0, 105.0, 300.0, 400.0]}
     profile, _ = profile_of(rates)
     assert algorithm_1(profile, rate, space(gmis=(1,))).best.total == 105.0
-    assert algorithm_1(profile, rate, space(gmis=(1,), as_printed=True)).best is None
+    assert algorithm_1(profile, rate, space(gmis=(1,)), Reading.printed).best is None
 
 
 def test_projection_stops_before_memory_runs_out_and_a_real_overflow_is_survived():
@@ -92,7 +93,7 @@ def test_projection_by_hand():
     row = [Sample(1, 128, 1, 100), Sample(1, 256, 1, 164), Sample(1, 512, 1, 420)]
     assert project_memory(row[:1], 512) is None
     assert project_memory(row[:2], 512) == 292
-    assert project_memory(row, 1024, as_printed=True) == 548
+    assert project_memory(row, 1024, Reading.printed) == 548
     assert project_memory(row, 1024) == 932
 
 
@@ -112,7 +113,15 @@ def test_best_is_what_was_measured_and_never_above_the_exhaustive(rates, thresho
 
 
 def test_equal_batches_and_the_whole_system():
-    assert fixed_batch(space(gmis=(3, 2, 1)), 4096, 4) == ((2, 512), (1, 1024))
+    calls = []
+
+    def profile(gmis, envs):
+        calls.append((gmis, envs))
+        return Sample(gmis, envs, 100.0 * gmis, 10)
+
+    found = at_fixed_batch(profile, rate, space(gmis=(3, 2, 1)), 4096, num_gpus=4)
+    assert calls == [(2, 512), (1, 1024)]  # 4096 environments do not divide by 3 x 4
+    assert found.best.gmis == 2
     assert whole_system(100.0, 4, 3000, 1000) == 300.0
     with pytest.raises(ConfigError, match="ascending"):
         space(envs=(2, 1))

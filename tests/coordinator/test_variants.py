@@ -21,11 +21,13 @@ from doppler.coordinator.variants import (
 )
 from doppler.core.cluster import Link
 from doppler.core.costs import make_costs
-from doppler.core.errors import ClusterError, PlanError
+from doppler.core.errors import ClusterError, ConfigError, PlanError
 from doppler.core.hardware import Hardware, Processor
+from doppler.core.job_mode import JobMode
 from doppler.core.layout import Backend
 from doppler.graphs.builder import GraphBuilder
 from doppler.graphs.drl_job import DRLJobShape, OpSize, build_drl_job
+from simulator.costs.source import UnknownTimeError
 
 OUTPUTS = {
     "rollout": (64, 16),
@@ -69,8 +71,8 @@ def serving_graph(cut):
     return builder.build()
 
 
-TRAINING = DRLJob(name="j", is_serving=False, steps_per_iteration=96, build=build)
-SERVING = DRLJob(name="s", is_serving=True, steps_per_iteration=96, build=serving_graph)
+TRAINING = DRLJob(name="j", mode=JobMode.synchronous, steps_per_iteration=96, build=build)
+SERVING = DRLJob(name="s", mode=JobMode.serving, steps_per_iteration=96, build=serving_graph)
 
 
 def gpus(count, units=128):
@@ -153,17 +155,21 @@ def test_a_chain_stays_on_its_gpu():
 
 
 def test_splits_are_all_and_only_those_of_the_template():
-    for gmis, is_serving in itertools.product(range(1, 6), (True, False)):
-        for template in templates_for(is_serving):
-            found = list(splits(template, gmis, is_serving))
+    for gmis, mode in itertools.product(range(1, 6), JobMode):
+        for template in templates_for(mode):
+            found = list(splits(template, gmis, mode))
             assert all(split.total == gmis for split in found)
             assert len(set(found)) == len(found)
-    assert list(splits(T.dp_mp, 4, False)) == [Split(1, 1, 2), Split(1, 2, 1), Split(2, 1, 1)]
-    assert list(splits(T.dp_mp, 3, True)) == [Split(1, 2), Split(2, 1)]
-    assert list(splits(T.mp_dp, 3, True)) == [Split(2, 1)]
-    assert list(splits(T.mp_dp, 2, True)) == []
-    assert list(splits(T.ea_t, 3, False)) == [Split(1, 0, 2), Split(2, 0, 1)]
-    assert list(splits(T.e_at, 3, True)) == []
+    assert list(splits(T.dp_mp, 4, JobMode.synchronous)) == [
+        Split(1, 1, 2),
+        Split(1, 2, 1),
+        Split(2, 1, 1),
+    ]
+    assert list(splits(T.dp_mp, 3, JobMode.serving)) == [Split(1, 2), Split(2, 1)]
+    assert list(splits(T.mp_dp, 3, JobMode.serving)) == [Split(2, 1)]
+    assert list(splits(T.mp_dp, 2, JobMode.serving)) == []
+    assert list(splits(T.ea_t, 3, JobMode.synchronous)) == [Split(1, 0, 2), Split(2, 0, 1)]
+    assert list(splits(T.e_at, 3, JobMode.serving)) == []
 
 
 def test_a_split_that_does_not_fit_the_layout_is_refused():
@@ -175,7 +181,26 @@ def test_a_split_that_does_not_fit_the_layout_is_refused():
     found, refused = all_variants(TRAINING, hardware, {2: mig}, unit_costs)
     assert found == []
     assert len(refused) == 3
-    assert all("link" in reason for _, reason in refused)
+    assert all("link" in refusal.reason for refusal in refused)
+    assert {refusal.template for refusal in refused} == {T.dp_only, T.ea_t, T.e_at}
+
+
+def test_only_what_makes_a_variant_impossible_is_caught():
+    hardware = gpus(1)
+    layouts = {1: even_layout(hardware, Backend.mps, 1)}
+
+    def unknown(problem):
+        raise UnknownTimeError("no time of 'rollout'")
+
+    found, refused = all_variants(TRAINING, hardware, layouts, unknown)
+    assert found == []
+    assert [refusal.reason for refusal in refused] == ["no time of 'rollout'"]
+
+    def broken(problem):
+        raise ConfigError("a setting is wrong")
+
+    with pytest.raises(ConfigError, match="a setting is wrong"):
+        all_variants(TRAINING, hardware, layouts, broken)
 
 
 def test_even_layouts_round_to_what_the_back_end_gives():

@@ -1,0 +1,306 @@
+"""A job on this machine's cores under every layout, template, number of shards and learned plan.
+
+The global batch stays as it is while layout, shards and placement are compared; how large a batch
+should be is another question (learning has a say in it), so batches are never ranked together.
+"""
+
+import dataclasses
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+
+import numpy as np
+
+from doppler.config import JobConfig
+from doppler.coordinator.layouts import even_layout, max_gmis
+from doppler.coordinator.measured_roles import MeasuredRoles, measured_roles
+from doppler.coordinator.resource_model import Template
+from doppler.coordinator.search import Sample
+from doppler.coordinator.variants import (
+    DRLJob,
+    JobCut,
+    Refusal,
+    Split,
+    Variant,
+    all_variants,
+    make_variant,
+)
+from doppler.core.costs import Costs
+from doppler.core.errors import CapacityError
+from doppler.core.graph import DataflowGraph
+from doppler.core.hardware import Hardware
+from doppler.core.layout import Backend, Layout
+from doppler.core.problem import Problem
+from doppler.jobs import RLJob, build_job
+from doppler.measure import Interval, keep_or_leave, measured_period_ns, median_interval
+from doppler.planners.base import Budget
+from doppler.planners.learned import SOURCE, LearnedPlanner
+from doppler.training.config import Start
+from executor.options import ExecutorOptions
+from executor.runtime import CoreExecutor
+from simulator.compiled import CompiledRuntime
+from simulator.costs.measured import CostTable
+from simulator.scorer import CompiledScorer
+
+NS_PER_S = 1e9
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """Environments in all, and the shards that they are dealt out to."""
+
+    num_envs: int
+    num_shards: int
+
+    @property
+    def envs_per_shard(self) -> int:
+        """Environments of one shard."""
+        return self.num_envs // self.num_shards
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Row:
+    """One way to run the job, with what it yields.
+
+    Attributes:
+        variant: Layout, template and plan; of a learned row, the policy's plan on the layout and
+            graph of that template.
+        batch: Environments and shards.
+        steps_per_s: Simulated control steps per second.
+        simulations: Plans that were scored to find it.
+        seconds: How long that took.
+    """
+
+    variant: Variant
+    batch: Batch
+    steps_per_s: float
+    simulations: int
+    seconds: float
+
+    @property
+    def is_learned(self) -> bool:
+        """True if the policy made the plan."""
+        return self.variant.plan.source == SOURCE
+
+    @property
+    def name(self) -> str:
+        """The template, or that the plan is learned, and on what."""
+        if not self.is_learned:
+            return self.variant.name
+        form = "fused" if self.variant.cut.fused else "split"
+        return f"learned({self.variant.problem.cluster.num_devices} GMIs, {form})"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Verified:
+    """Rows that were measured in turns.
+
+    Attributes:
+        rates: Steps per second by row, with intervals over the windows.
+        chosen: Index of the row to run: the template's that was fastest, or a row that is surely
+            faster than it (`keep_or_leave`).
+    """
+
+    rates: tuple[Interval, ...]
+    chosen: int
+
+
+class Coordination:
+    """A job on this machine's cores, with measured costs.
+
+    Attributes:
+        settings: The job.
+        hardware: This machine, with the measured latency between cores.
+        layouts: GMIs -> layout.
+        memory_bytes: Memory of the processor.
+    """
+
+    def __init__(
+        self, settings: JobConfig, hardware: Hardware, tables: dict[bool, CostTable], seed: int
+    ) -> None:
+        self.settings = settings
+        self.hardware = hardware
+        self._tables = tables
+        self._seed = seed
+        cpu = next(p for p in hardware.processors if p.kind == "cpu")
+        self.layouts: dict[int, Layout] = {
+            gmis: even_layout(hardware, Backend.core_group, gmis)
+            for gmis in range(1, max_gmis(cpu, Backend.core_group) + 1)
+        }
+        self.memory_bytes = cpu.memory_bytes
+
+    def batches(self, envs_per_shard: int) -> list[Batch]:
+        """Returns the job's batch in its own shards, in half and in twice as many, where it can."""
+        shards = self.settings.num_shards
+        num_envs = envs_per_shard * shards
+        counts = sorted({max(1, shards // 2), shards, 2 * shards})
+        return [
+            Batch(num_envs=num_envs, num_shards=count) for count in counts if num_envs % count == 0
+        ]
+
+    def real_job(self, batch: Batch, fused: bool) -> RLJob:
+        """Returns the job with a batch of another size or cut."""
+        settings = dataclasses.replace(
+            self.settings,
+            num_shards=batch.num_shards,
+            envs_per_shard=batch.envs_per_shard,
+            fused=fused,
+        )
+        return build_job(settings, self._seed)
+
+    def costs(self, problem: Problem) -> Costs:
+        """Returns the measured costs of a problem's graph."""
+        fused = any(op.kind == "rollout" for op in problem.graph.ops)
+        return self._tables[fused].costs(problem)
+
+    def templates(self, batch: Batch) -> tuple[list[Row], list[Refusal]]:
+        """Returns a row per template and layout, and what is not possible."""
+        found, refused = all_variants(self._job(batch), self.hardware, self.layouts, self.costs)
+        return [self._row(variant, batch) for variant in found], refused
+
+    def learned(self, templates: Sequence[Row], budget: int) -> list[Row]:
+        """Returns the plan of the pretrained policy for every layout and form of the graph.
+
+        Args:
+            templates: Rows of one batch; equal problems are placed once, and on one GMI there is
+                nothing to place.
+            budget: Plans to simulate per problem.
+        """
+        rows: list[Row] = []
+        for row in templates:
+            problem = row.variant.problem
+            is_placed = any(other.variant.problem == problem for other in rows)
+            if problem.cluster.num_devices == 1 or is_placed:
+                continue
+            start = time.perf_counter()
+            scorer = CompiledScorer(problem, self.costs(problem))
+            plan = LearnedPlanner(start=Start.pretrained)(
+                problem, scorer, Budget(budget), np.random.default_rng(self._seed)
+            )
+            placed = self._row(dataclasses.replace(row.variant, plan=plan), row.batch)
+            rows.append(
+                dataclasses.replace(
+                    placed, simulations=scorer.num_calls, seconds=time.perf_counter() - start
+                )
+            )
+        return rows
+
+    def profile(self, gmis: int, envs: int) -> Sample:
+        """Returns the simulated profile of DP-only with `envs` environments on each of the GMIs."""
+        row = self._dp_only(gmis, envs)
+        problem = row.variant.problem
+        trace = CompiledRuntime(self.costs(problem)).run(problem, row.variant.plan, 3)
+        return Sample(
+            gmis=gmis,
+            envs=envs,
+            steps_per_s=row.steps_per_s,
+            memory_bytes=max(trace.peak_bytes),
+        )
+
+    def measured_profile(self, gmis: int, envs: int, iterations: int) -> Sample | None:
+        """Returns the same as measured on this machine; None if memory runs out."""
+        row = self._dp_only(gmis, envs)
+        problem, plan = row.variant.problem, row.variant.plan
+        job = self.real_job(row.batch, fused=True)
+        try:
+            with CoreExecutor(job.spec, problem, ExecutorOptions()) as executor:
+                executor.run(problem, plan, 3)
+                trace = executor.run(problem, plan, iterations)
+        except CapacityError:
+            return None
+        return Sample(
+            gmis=gmis,
+            envs=envs,
+            steps_per_s=job.env_steps_per_iteration * NS_PER_S / measured_period_ns(trace),
+            memory_bytes=max(trace.peak_bytes),
+        )
+
+    def roles(self, batch: Batch) -> MeasuredRoles:
+        """Returns what one copy of the job needs, for the paper's resource model."""
+        gmis = max(self.layouts)
+        graph = self.real_job(batch, fused=False).graph
+        problem = Problem(graph=graph, cluster=self.layouts[gmis].apply(self.hardware))
+        return measured_roles(problem, self.costs(problem), gmis)
+
+    def verify(self, rows: Sequence[Row], windows: int, iterations: int, shm_dir: str) -> Verified:
+        """Measures rows on this machine in turns, and chooses one.
+
+        Args:
+            rows: At least one of them is a template's.
+            windows: Windows per row, after one that warms up.
+            iterations: Iterations per window.
+            shm_dir: Mount for the shared memory.
+        """
+        rates: list[list[float]] = [[] for _ in rows]
+        jobs = [self.real_job(row.batch, row.variant.cut.fused) for row in rows]
+        with ExitStack() as stack:
+            executors: dict[tuple[str, str], CoreExecutor] = {}
+            for row, job in zip(rows, jobs, strict=True):
+                key = _key(row)
+                if key not in executors:
+                    executors[key] = stack.enter_context(
+                        CoreExecutor(
+                            job.spec, row.variant.problem, ExecutorOptions(shm_dir=shm_dir)
+                        )
+                    )
+            for turn in range(windows + 1):
+                order = range(len(rows)) if turn % 2 == 0 else reversed(range(len(rows)))
+                for index in order:
+                    row = rows[index]
+                    trace = executors[_key(row)].run(
+                        row.variant.problem, row.variant.plan, iterations
+                    )
+                    if turn:
+                        steps = jobs[index].env_steps_per_iteration
+                        rates[index].append(steps * NS_PER_S / measured_period_ns(trace))
+        templates = [index for index, row in enumerate(rows) if not row.is_learned]
+        incumbent = max(templates, key=lambda index: float(np.median(rates[index])))
+        rng = np.random.default_rng(self._seed)
+        return Verified(
+            rates=tuple(median_interval(values, rng) for values in rates),
+            chosen=keep_or_leave([[1 / v for v in values] for values in rates], incumbent),
+        )
+
+    def _job(self, batch: Batch) -> DRLJob:
+        """Returns the job in the form that templates map; shards and trainers stay as they are."""
+
+        def build(cut: JobCut) -> DataflowGraph:
+            return self.real_job(batch, cut.fused).graph
+
+        return DRLJob(
+            name=self.settings.name,
+            mode=self.settings.mode,
+            steps_per_iteration=batch.num_envs * self.settings.horizon,
+            build=build,
+            num_shards=batch.num_shards,
+            num_trainers=self.settings.num_trainers,
+        )
+
+    def _dp_only(self, gmis: int, envs: int) -> Row:
+        shards = self.settings.num_shards
+        batch = Batch(num_envs=max(1, round(gmis * envs / shards)) * shards, num_shards=shards)
+        variant = make_variant(
+            Template.dp_only,
+            Split(gmis),
+            self._job(batch),
+            self.hardware,
+            self.layouts[gmis],
+            self.costs,
+        )
+        return self._row(variant, batch)
+
+    def _row(self, variant: Variant, batch: Batch) -> Row:
+        start = time.perf_counter()
+        scorer = CompiledScorer(variant.problem, self.costs(variant.problem))
+        period_ns = int(scorer.score_plans([variant.plan])[0])
+        return Row(
+            variant=variant,
+            batch=batch,
+            steps_per_s=batch.num_envs * self.settings.horizon * NS_PER_S / period_ns,
+            simulations=scorer.num_calls,
+            seconds=time.perf_counter() - start,
+        )
+
+
+def _key(row: Row) -> tuple[str, str]:
+    return row.variant.graph.digest, row.variant.problem.cluster.digest
