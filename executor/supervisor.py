@@ -1,7 +1,5 @@
 """Waits for workers and notices when one dies, hangs, fails, or all wait for each other."""
 
-import select
-import selectors
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NoReturn, TypeVar
@@ -18,8 +16,8 @@ from executor.control import ControlClosedError
 from executor.deadlines import Deadlines
 from executor.launch.local import WorkerProcess
 from executor.messages import Blocked, Failed, Report
+from executor.waiting import wait_for_answers
 
-LOOK_S = 0.05
 DEADLOCK_LOOKS = 3
 
 Answer = TypeVar("Answer")
@@ -134,36 +132,19 @@ class Supervisor:
         answer: type[Answer],
         look: Callable[[set[int]], None],
     ) -> dict[int, Answer]:
-        pending = set(devices)
         answers: dict[int, Answer] = {}
-        with selectors.DefaultSelector() as selector:
-            for device, worker in enumerate(self.workers):
-                selector.register(worker.control, selectors.EVENT_READ, device)
-                selector.register(worker.pidfd, selectors.EVENT_READ, device)
-            while pending:
-                ready = {key.data for key, _ in selector.select(LOOK_S)}
-                for device in sorted(ready):
-                    message = self._receive(device)
-                    if isinstance(message, answer) and device in pending:
-                        answers[device] = message
-                        pending.remove(device)
-                    else:
-                        raise AssertionError(f"device {device} sent {message!r} out of turn")
-                if pending and not ready:
-                    look(pending)
-        return answers
+        asked = set(devices)
 
-    def _receive(self, device: int) -> object:
-        worker = self.workers[device]
-        if worker.has_ended() and not select.select([worker.control], [], [], 0)[0]:
-            self._raise_gone(device)  # a process that it forked may hold the socket open
-        try:
-            message = worker.control.receive()
-        except ControlClosedError:
-            self._raise_gone(device)
-        if isinstance(message, Failed):
-            self._raise_failed(device, message)
-        return message
+        def is_answer(device: int, message: object) -> bool:
+            if isinstance(message, Failed):
+                self._raise_failed(device, message)
+            if not isinstance(message, answer) or device not in asked - answers.keys():
+                raise AssertionError(f"device {device} sent {message!r} out of turn")
+            answers[device] = message
+            return True
+
+        wait_for_answers(self.workers, asked, is_answer, self._raise_gone, look)
+        return answers
 
     def _raise_failed(self, device: int, failed: Failed) -> NoReturn:
         name = self.workers[device].device.name

@@ -2,8 +2,6 @@
 
 import contextlib
 import os
-import select
-import selectors
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -19,9 +17,9 @@ from executor.launch.local import GMI_WORKER, WorkerProcess, start_workers
 from executor.launch.seats import Seating
 from executor.preflight import check_needs, needs_of
 from executor.shared_memory import allocate, map_all
+from executor.waiting import wait_for_answers
 from executor.workers.share import GpuShare
 
-LOOK_S = 0.05
 START_S = 120.0
 BLAME_S = 1.0
 """Who says that another has failed is believed after so long; the other usually tells by itself."""
@@ -67,13 +65,15 @@ class GMITeam:
         seating = self._seating
         check_needs(needs_of(cluster, seating.seats, seating.inventory, shm_dir, size, purpose))
         shared_fd = allocate(shm_dir, size, purpose)
+        store_fd = os.memfd_create("store") if communication.needs_store else -1
         try:
             self._memory = map_all(shared_fd)
             self._board = StatusBoard(self._memory)
+            fds = (shared_fd, store_fd) if store_fd >= 0 else (shared_fd,)
             by_gmi: dict[int, WorkerProcess] = {}
             shares: dict[int, GpuShare | None] = {}
             for seat in self._seating.seats:
-                workers = start_workers(seat, cluster, (shared_fd,), GMI_WORKER)
+                workers = start_workers(seat, cluster, fds, GMI_WORKER)
                 self._workers += workers
                 by_gmi |= dict(zip(seat.devices, workers, strict=True))
                 shares |= {gmi_id: seat.share_of(gmi_id) for gmi_id in seat.devices}
@@ -86,6 +86,7 @@ class GMITeam:
                     seed=seed,
                     deadline_ns=int(deadline_s * 1e9),
                     share=shares[spec.gmi_id],
+                    store_fd=store_fd,
                 )
                 with contextlib.suppress(ControlClosedError):  # told of when it is awaited
                     self._workers[spec.gmi_id].control.send(begin)
@@ -94,6 +95,8 @@ class GMITeam:
             raise
         finally:
             os.close(shared_fd)
+            if store_fd >= 0:
+                os.close(store_fd)
 
     def run(
         self,
@@ -139,32 +142,33 @@ class GMITeam:
         accused_at = 0.0
         seen = {s.gmi_id: _Seen(self._board.read(s.gmi_id), time.monotonic()) for s in self._gmis}
         until = None if limit_s is None else time.monotonic() + limit_s
-        with selectors.DefaultSelector() as selector:
-            for gmi_id, worker in enumerate(self._workers):
-                selector.register(worker.control, selectors.EVENT_READ, gmi_id)
-                selector.register(worker.pidfd, selectors.EVENT_READ, gmi_id)
-            while len(answers) < len(self._workers):
-                for gmi_id in sorted({key.data for key, _ in selector.select(LOOK_S)}):
-                    message = self._receive(gmi_id)
-                    if isinstance(message, Reported):
-                        if on_report is not None:
-                            on_report(gmi_id, message.values)
-                    elif isinstance(message, Saved):
-                        checkpoints[gmi_id] = message
-                    elif isinstance(message, Failed) and message.blames_other:
-                        accused_at = accused_at or time.monotonic()
-                        accused[gmi_id] = message
-                    elif isinstance(message, Failed):
-                        self._raise_failed(gmi_id, message)
-                    elif isinstance(message, answer):
-                        answers[gmi_id] = message
-                if accused and time.monotonic() > accused_at + BLAME_S:
-                    self._raise_hung(accused, answers)
-                missing = [s.gmi_id for s in self._gmis if s.gmi_id not in answers]
-                if until is None:
-                    self._look(seen, missing)
-                elif missing and time.monotonic() > until:
-                    self._raise_missing(missing, limit_s or 0.0)
+
+        def is_answer(gmi_id: int, message: object) -> bool:
+            nonlocal accused_at
+            if isinstance(message, answer):
+                answers[gmi_id] = message
+                return True
+            if isinstance(message, Reported) and on_report is not None:
+                on_report(gmi_id, message.values)
+            elif isinstance(message, Saved):
+                checkpoints[gmi_id] = message
+            elif isinstance(message, Failed) and message.blames_other:
+                accused_at = accused_at or time.monotonic()
+                accused[gmi_id] = message
+            elif isinstance(message, Failed):
+                self._raise_failed(gmi_id, message)
+            return False
+
+        def look(missing: set[int]) -> None:
+            if accused and time.monotonic() > accused_at + BLAME_S:
+                self._raise_hung(accused, answers)
+            if until is None:
+                self._look(seen, sorted(missing))
+            elif time.monotonic() > until:
+                self._raise_missing(sorted(missing), limit_s or 0.0)
+
+        asked = range(len(self._workers))
+        wait_for_answers(self._workers, asked, is_answer, self._raise_gone, look)
         return answers
 
     def _look(self, seen: dict[int, _Seen], missing: list[int]) -> None:
@@ -180,14 +184,9 @@ class GMITeam:
         if silent:
             self._raise_silent(silent)
 
-    def _receive(self, gmi_id: int) -> object:
-        worker = self._workers[gmi_id]
-        # A process that it forked may hold the socket open, so the end of the process counts.
-        if not worker.has_ended() or select.select([worker.control], [], [], 0)[0]:
-            with contextlib.suppress(ControlClosedError):
-                return worker.control.receive()
+    def _raise_gone(self, gmi_id: int) -> NoReturn:
         self.failed.add(gmi_id)
-        raise WorkerDiedError(f"{self._describe(gmi_id)} {self._end_text(worker)}")
+        raise WorkerDiedError(f"{self._describe(gmi_id)} {self._end_text(self._workers[gmi_id])}")
 
     def _describe(self, gmi_id: int) -> str:
         pid = self._workers[gmi_id].process.pid
