@@ -20,6 +20,7 @@ from doppler.core.collective import AllReduceSchedule
 from doppler.core.errors import ConfigError, nearest
 from doppler.core.layout import Backend
 from doppler.graphs.collectives import direct
+from executor.collectives.kernels import CollectiveKernel
 from executor.collectives.shared import AllReduceLayout
 from executor.experience.flow import WhenFull
 from executor.experience.packages import BatchLayout, Package, group_packages
@@ -31,7 +32,7 @@ from executor.gmi.team import GMITeam
 from executor.launch.local import check_cores, num_threads
 from executor.probe import probe
 
-__all__ = ["GMI", "GMIManager", "Package", "Saved", "core_groups"]
+__all__ = ["GMI", "CollectiveKernel", "GMIManager", "Package", "Saved", "core_groups"]
 
 DEADLINE_S = 30.0
 Report = Callable[[int, Mapping[str, Any]], None]
@@ -149,6 +150,7 @@ class GMIManager:
         num_elements: int,
         dtype: str = "float32",
         schedule: AllReduceSchedule | None = None,
+        kernel: CollectiveKernel = CollectiveKernel.shared_memory,
     ) -> None:
         """Adds an all-reduce over a group.
 
@@ -159,10 +161,17 @@ class GMIManager:
             dtype: numpy's name of the type.
             schedule: A composition of `doppler.graphs.collectives`; None = direct, where chunk c is
                 added by member c and read by all.
+            kernel: What does it: shared memory, gloo, or one of those for arrays on GPUs.
 
         Raises:
-            ConfigError: If the name is taken, or the schedule is for another number of members.
+            ConfigError: If the name is taken, the schedule is for another number of members, or it
+                is given beside a kernel that has its own.
         """
+        if schedule is not None and kernel is not CollectiveKernel.shared_memory:
+            raise ConfigError(
+                f"a schedule is for shared memory, and collective {name!r} has {schedule.name!r} "
+                f"beside kernel {kernel.value!r}"
+            )
         schedule = schedule or direct(len(group))
         if schedule.num_members != len(group):
             raise ConfigError(
@@ -170,7 +179,8 @@ class GMIManager:
                 f"for {schedule.num_members}"
             )
         layout = AllReduceLayout(schedule=schedule, num_elements=num_elements, dtype=dtype)
-        self._add(Collective(name=name, members=self._known(group), layout=layout))
+        members = self._known(group)
+        self._add(Collective(name=name, members=members, layout=layout, kernel=kernel))
 
     def add_channel(
         self,
@@ -320,8 +330,10 @@ def _describe(link: Link) -> str:
     if isinstance(link, Collective):
         layout = link.layout
         item = np.dtype(layout.dtype).itemsize
+        shared = link.kernel is CollectiveKernel.shared_memory
+        how = layout.schedule.name if shared else f"by {link.kernel.value}"
         return (
-            f"all-reduce {link.name}: GMIs {_ids(link.members)}, {layout.schedule.name}, "
+            f"all-reduce {link.name}: GMIs {_ids(link.members)}, {how}, "
             f"{layout.num_elements} x {layout.dtype} ({layout.num_elements * item / 1024:.1f} KiB)"
         )
     if isinstance(link, Channel):

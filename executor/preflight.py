@@ -35,7 +35,7 @@ class Need:
         name: What is counted.
         purpose: What needs it.
         place: Where it is found.
-        unit: Of both numbers.
+        unit: Of both numbers; empty for things that are counted.
         needed: How much.
         found: How much there is.
         is_hard: False if a run can do with less.
@@ -57,10 +57,11 @@ class Need:
     @property
     def text(self) -> str:
         """The numbers in one sentence."""
-        return (
-            f"{self.purpose} needs {self.needed} {self.unit} of {self.name}, and {self.place} has "
-            f"{self.found} {self.unit} free"
-        )
+        needed, found = f"{self.needed} {self.name}", str(self.found)
+        if self.unit:
+            needed = f"{self.needed} {self.unit} of {self.name}"
+            found = f"{self.found} {self.unit}"
+        return f"{self.purpose} needs {needed}, and {self.place} has {found} free"
 
 
 def job_needs(problem: Problem, seating: Seating, shm_dir: str) -> list[Need]:
@@ -122,7 +123,7 @@ def needs_of(
             name="cores",
             purpose=workers,
             place="this process",
-            unit="cores",
+            unit="",
             needed=len(seats),
             found=len(read_host_cpu(root).core_ids),
             is_hard=False,
@@ -131,7 +132,7 @@ def needs_of(
             name="file descriptors",
             purpose=f"a run on {cluster.num_devices} device(s)",
             place="this process (ulimit -n)",
-            unit="descriptors",
+            unit="",
             needed=FDS_PER_DEVICE * cluster.num_devices + FDS_BESIDE,
             found=resource.getrlimit(resource.RLIMIT_NOFILE)[0] - open_now,
         ),

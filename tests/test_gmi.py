@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from doppler.core.cluster import Cluster, Device
 from doppler.core.errors import ConfigError, KernelError, WorkerDiedError, WorkerHungError
-from doppler.gmi import GMI, GMIManager, Package
+from doppler.gmi import GMI, CollectiveKernel, GMIManager, Package
 from doppler.graphs.collectives import direct, ring, tree
 from executor.collectives.shared import AllReduceLayout
 from executor.experience.flow import WhenFull
@@ -69,6 +69,19 @@ def test_a_group_gets_the_sum_of_its_members_in_every_composition(schedule):
         (gmi_id, {"step": step}) for gmi_id in range(3) for step in range(5)
     ]
     assert manager.survivors() == (0, 1, 2)
+    assert no_process_left()
+
+
+def test_gloo_does_the_same_where_it_is_asked_for():
+    manager = manager_of("trainer", "trainer")
+    for device in range(2):
+        manager.add_gmi(gmi_classes.Summer, "trainer", device)
+    group = manager.group("trainer")
+    with pytest.raises(ConfigError, match=r"schedule is for shared memory, and .* kernel 'gloo'"):
+        manager.add_collective("g", group, 8, "float64", ring(2), CollectiveKernel.gloo)
+    manager.add_collective("gradient", group, 8, "float64", kernel=CollectiveKernel.gloo)
+    assert "all-reduce gradient: GMIs 0,1, by gloo, 8 x float64" in manager.describe()
+    assert list(manager.run(5, 0)) == [expected_total(2, 5)] * 2
     assert no_process_left()
 
 

@@ -1,8 +1,9 @@
 """The members of a collective as processes: who they are, whether they live, how to wait for them.
 
-Shared memory holds one cache line per member with its process id and the last call that it has
-left, and one line for the group's state. A member that finds a peer dead within a call, or
-late, marks the group as broken, so that all others stop waiting at once and name the same peer.
+Shared memory holds one cache line per member with its process id, the last call that it has left
+and the last that it has entered, and one line for the group's state. A member that finds a peer
+dead within a call, or late, marks the group as broken, so that all others stop waiting at once and
+name the same peer.
 """
 
 import mmap
@@ -11,6 +12,7 @@ import select
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NoReturn
 
 from doppler.core.errors import ExecutionError, WorkerDiedError, WorkerHungError
 
@@ -18,6 +20,8 @@ LINE_BYTES = 64
 LINE_WORDS = LINE_BYTES // 8
 DIED, HUNG = 1, 2
 YIELDS_PER_LOOK = 256
+DEATH_MS = 500
+"""A connection breaks a moment before the kernel tells of the process."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,10 +103,19 @@ class Peers:
     def enter(self, call: int) -> None:
         """Says which call this member is in; who has left it may end without harm."""
         self._call = call
+        self._words[self._pids[self.member] + 2] = call
 
     def leave(self, call: int) -> None:
         """Says that this member needs nothing more of a call."""
         self._words[self._pids[self.member] + 1] = call
+
+    def wait_entered(self, peer: int, call: int) -> None:
+        """Returns when a member has entered a call.
+
+        Raises:
+            WorkerDiedError, WorkerHungError: As `wait`.
+        """
+        self.wait(self._pids[peer] + 2, call, peer, f"waiting for {self.names[peer]!r}")
 
     def wait(self, word: int, value: int, peer: int, what: str) -> None:
         """Returns when the 64-bit word at position `word` is at least `value`.
@@ -136,6 +149,30 @@ class Peers:
             if time.monotonic_ns() >= until_ns:
                 break
         self._nap_until(word, value, peer, what, start_ns)
+
+    def blame(self, what: str, reason: str) -> NoReturn:
+        """Says whose fault it is that a call of another library has failed or timed out.
+
+        Args:
+            what: What this member was doing, in words.
+            reason: What the library said.
+
+        Raises:
+            WorkerDiedError: If a member has died; names it.
+            WorkerHungError: If a member has not come to the call; names it.
+            ExecutionError: If all live and have come.
+        """
+        self._check_state(what)
+        for pidfd, _ in self._poller.poll(DEATH_MS):
+            dead = self._pidfds[pidfd]
+            if self._words[self._pids[dead] + 1] < self._call:
+                self._break(DIED, dead)
+                self._check_state(what)
+        late = [m for m, word in enumerate(self._pids) if self._words[word + 2] < self._call]
+        if late:
+            self._break(HUNG, late[0])
+            self._check_state(what)
+        raise ExecutionError(f"{self.names[self.member]!r} was {what}, and it failed: {reason}")
 
     def close(self) -> None:
         """Releases the descriptors and the view of the shared memory."""

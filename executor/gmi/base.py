@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from doppler.core.errors import ExecutionError, nearest
-from executor.collectives.shared import SharedAllReduce
+from executor.collectives.kernels import AllReduce
 from executor.control import ControlSocket
 from executor.experience.flow import Batcher, Packer
 from executor.experience.weights import WeightBoard
@@ -20,8 +20,8 @@ from executor.gmi.communication import GMISpec
 from executor.gmi.messages import Reported, Saved
 from executor.gmi.status import StatusBoard
 
-End = SharedAllReduce | Packer | Batcher | WeightBoard
-Kind = TypeVar("Kind", SharedAllReduce, Packer, Batcher, WeightBoard)
+End = AllReduce | Packer | Batcher | WeightBoard
+Kind = TypeVar("Kind", AllReduce, Packer, Batcher, WeightBoard)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,17 +107,18 @@ class GMI:
 
     # -- what the runtime offers -----------------------------------------------------------------
 
-    def all_reduce(self, values: npt.NDArray[Any], name: str | None = None) -> None:
+    def all_reduce(self, values: Any, name: str | None = None) -> None:
         """Replaces an array by its sum over the members of a collective, the same bits everywhere.
 
         Args:
-            values: [num_elements] of the collective's type.
+            values: [num_elements] of the collective's type: a numpy array; a torch tensor on the
+                GPU for the kernels of GPUs.
             name: Which collective; None = the only one that this GMI belongs to.
 
         Raises:
             WorkerDiedError, WorkerHungError: Name the member that failed.
         """
-        index, end = self._end(SharedAllReduce, name)
+        index, end = self._end(AllReduce, name)
         with self._within(index):
             end.all_reduce(values)
 

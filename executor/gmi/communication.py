@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 
 from doppler.core.cluster import Device
+from executor.collectives.kernels import CollectiveKernel
+from executor.collectives.peers import peers_bytes
 from executor.collectives.shared import AllReduceLayout
 from executor.experience.flow import WhenFull
 from executor.experience.ring import RingLayout
@@ -58,12 +60,15 @@ class Collective:
     Attributes:
         name: Its name.
         members: GMI ids in the order of the schedule's members.
-        layout: Schedule, length and type.
+        layout: Schedule, length and type; other kernels than shared memory have schedules of
+            their own.
+        kernel: What does it.
     """
 
     name: str
     members: tuple[int, ...]
     layout: AllReduceLayout
+    kernel: CollectiveKernel = CollectiveKernel.shared_memory
 
     @property
     def participants(self) -> tuple[int, ...]:
@@ -73,7 +78,9 @@ class Collective:
     @property
     def size_bytes(self) -> int:
         """Shared memory that it takes."""
-        return self.layout.size_bytes
+        if self.kernel is CollectiveKernel.shared_memory:
+            return self.layout.size_bytes
+        return peers_bytes(len(self.members))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,6 +172,14 @@ class Communication:
             found[link.name] = position
             position += link.size_bytes
         return found
+
+    @property
+    def needs_store(self) -> bool:
+        """True if members of some collective find each other through a file."""
+        return any(
+            isinstance(link, Collective) and link.kernel is not CollectiveKernel.shared_memory
+            for link in self.links
+        )
 
     @property
     def size_bytes(self) -> int:

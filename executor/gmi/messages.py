@@ -21,6 +21,7 @@ class Begin:
         seed: Of the whole set.
         deadline_ns: Whoever is awaited for longer counts as hung.
         share: What it owns of a GPU; None for a core group.
+        store_fd: File through which members of a library's collectives meet, -1 if there is none.
     """
 
     gmis: tuple[GMISpec, ...]
@@ -29,6 +30,7 @@ class Begin:
     seed: int
     deadline_ns: int
     share: GpuShare | None = None
+    store_fd: int = -1
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,13 +65,15 @@ class GMITeam:
         seating = self._seating
         check_needs(needs_of(cluster, seating.seats, seating.inventory, shm_dir, size, purpose))
         shared_fd = allocate(shm_dir, size, purpose)
+        store_fd = os.memfd_create("store") if communication.needs_store else -1
         try:
             self._memory = map_all(shared_fd)
             self._board = StatusBoard(self._memory)
+            fds = (shared_fd, store_fd) if store_fd >= 0 else (shared_fd,)
             by_gmi: dict[int, WorkerProcess] = {}
             shares: dict[int, GpuShare | None] = {}
             for seat in self._seating.seats:
-                workers = start_workers(seat, cluster, (shared_fd,), GMI_WORKER)
+                workers = start_workers(seat, cluster, fds, GMI_WORKER)
                 self._workers += workers
                 by_gmi |= dict(zip(seat.devices, workers, strict=True))
                 shares |= {gmi_id: seat.share_of(gmi_id) for gmi_id in seat.devices}
@@ -84,6 +86,7 @@ class GMITeam:
                     seed=seed,
                     deadline_ns=int(deadline_s * 1e9),
                     share=shares[spec.gmi_id],
+                    store_fd=store_fd,
                 )
                 with contextlib.suppress(ControlClosedError):  # told of when it is awaited
                     self._workers[spec.gmi_id].control.send(begin)
@@ -92,6 +95,8 @@ class GMITeam:
             raise
         finally:
             os.close(shared_fd)
+            if store_fd >= 0:
+                os.close(store_fd)
 
     def run(
         self,

@@ -16,8 +16,9 @@ from types import ModuleType
 
 from doppler.core.errors import ConfigError, WorkerDiedError, WorkerHungError
 from executor.channels import check_memory_order
+from executor.collectives.kernels import AllReduce
 from executor.collectives.peers import WaitOptions
-from executor.collectives.shared import SharedAllReduce
+from executor.collectives.select import open_all_reduce
 from executor.control import ControlClosedError, ControlSocket
 from executor.experience.flow import Batcher, Migrator, Packer
 from executor.experience.ring import BatchReader, BatchWriter
@@ -83,13 +84,16 @@ def _open_end(begin: Begin, link: Link, memory: mmap.mmap, base: int) -> End | N
     if isinstance(link, Collective):
         if own not in link.members:
             return None
-        return SharedAllReduce(
+        return open_all_reduce(
+            link.kernel,
             link.layout,
             memory,
             base,
             link.members.index(own),
             [begin.gmis[member].title for member in link.members],
+            (f"/proc/self/fd/{begin.store_fd}", link.name),
             WaitOptions(deadline_ns=begin.deadline_ns),
+            _shares_gpu(begin, link),
         )
     if isinstance(link, Channel):
         if own in link.producers:
@@ -111,6 +115,12 @@ def _open_end(begin: Begin, link: Link, memory: mmap.mmap, base: int) -> End | N
     return None
 
 
+def _shares_gpu(begin: Begin, link: Collective) -> bool:
+    """True if two members of a collective are cut from one processor."""
+    parents = [begin.gmis[member].device.parent for member in link.members]
+    return len(set(parents)) < len(parents)
+
+
 def main() -> None:
     """Runs one GMI until its parent says stop or is gone."""
     serve_process(sys.argv[1], sys.argv[2], _serve)
@@ -125,6 +135,8 @@ def _serve(control: ControlSocket, shared_fd: int) -> None:
         accelerator = None if begin.share is None else open_accelerator(begin.share)[0]
         memory = map_all(shared_fd)
         os.close(shared_fd)
+        if begin.store_fd >= 0:
+            os.set_inheritable(begin.store_fd, False)
         ends = open_ends(begin, memory)
         with contextlib.nullcontext() if accelerator is None else accelerator.active():
             gmi = load_class(own)(
@@ -140,7 +152,7 @@ def _serve(control: ControlSocket, shared_fd: int) -> None:
             )
             gmi.setup()
             for _, end in ends.values():
-                if isinstance(end, SharedAllReduce):
+                if isinstance(end, AllReduce):
                     end.join()
             control.send(Ready())
             run: Run = control.receive()

@@ -1,0 +1,116 @@
+"""All-reduce by NCCL, also between several processes on one GPU where the version allows it.
+
+Not yet run on hardware.
+
+Source: NCCL user guide 2.30 and environment variables (NCCL_MULTI_RANK_GPU_ENABLE from 2.30.3 on;
+NVLink SHARP is invalid between ranks of one GPU); PyTorch documentation, torch.distributed.
+"""
+
+import mmap
+import os
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+from doppler.core.errors import ExecutionError
+from executor.collectives.peers import Peers, WaitOptions, check_names
+from executor.launch.gpus import load_module
+
+SHARING_VERSION = (2, 30, 3)
+REFUSING_VERSION = (2, 5, 0)
+
+
+def nccl_environment(version: tuple[int, ...], shares_gpu: bool) -> dict[str, str]:
+    """Returns the variables that a communicator needs; NCCL reads them when it starts.
+
+    Args:
+        version: Of NCCL.
+        shares_gpu: True if two members are on one GPU.
+
+    Raises:
+        ExecutionError: If this version refuses two members on one GPU.
+    """
+    if not shares_gpu or version < REFUSING_VERSION:
+        return {}
+    if version < SHARING_VERSION:
+        text, least = (".".join(map(str, v[:3])) for v in (version, SHARING_VERSION))
+        raise ExecutionError(
+            f"members of one GPU need NCCL {least}, and this torch has {text}: take kernel "
+            f"cuda_ipc, or one member per GPU"
+        )
+    return {
+        "NCCL_MULTI_RANK_GPU_ENABLE": "1",
+        "NCCL_NVLS_ENABLE": "0",
+        # Members of one GPU wait for each other in kernels, which must all fit at once.
+        "NCCL_MAX_CTAS": "2",
+    }
+
+
+class NcclAllReduce:
+    """One member's end of an all-reduce by NCCL.
+
+    Args:
+        shares_gpu: True if two members are on one GPU.
+        memory: Shared memory of the members.
+        base: First byte of this group's `peers_bytes` in it.
+        member: Position of this process.
+        names: Name of each member.
+        store: File through which the members find each other, with a name for this group.
+        options: How members are waited for.
+
+    Raises:
+        ExecutionError: If torch has no NCCL, or one that refuses these members.
+    """
+
+    def __init__(
+        self,
+        shares_gpu: bool,
+        memory: mmap.mmap,
+        base: int,
+        member: int,
+        names: Sequence[str],
+        store: tuple[str, str],
+        options: WaitOptions | None = None,
+    ) -> None:
+        check_names(names, len(names))
+        self._torch: Any = load_module("torch")
+        self._distributed: Any = load_module("torch.distributed")
+        if not self._distributed.is_nccl_available():
+            raise ExecutionError("an all-reduce by NCCL needs a torch that is built with NCCL")
+        nccl: Any = load_module("torch.cuda.nccl")
+        os.environ.update(nccl_environment(nccl.version()[:3], shares_gpu))
+        self._options = options or WaitOptions()
+        self._peers = Peers(memory, base, names, member, self._options)
+        self._store = store
+        self._group: Any = None
+        self._call = 0
+
+    def join(self) -> None:
+        """Meets the other members; NCCL connects in the first call."""
+        self._peers.join()
+        distributed, (path, name) = self._distributed, self._store
+        options = distributed.ProcessGroupNCCL.Options()
+        options._timeout = timedelta(microseconds=self._options.deadline_ns / 1000)
+        store = distributed.PrefixStore(name, distributed.FileStore(path, -1))
+        size = len(self._peers.names)
+        self._group = distributed.ProcessGroupNCCL(store, self._peers.member, size, options)
+
+    def all_reduce(self, values: Any) -> None:
+        """Replaces `values`, a tensor on this process's GPU, by the sum over all members.
+
+        Raises:
+            WorkerDiedError, WorkerHungError: Name the member that failed; the group is broken then.
+        """
+        self._call += 1
+        self._peers.enter(self._call)
+        try:
+            self._group.allreduce([values]).wait()
+            self._torch.cuda.synchronize()
+        except RuntimeError as error:
+            self._peers.blame("waiting for NCCL", str(error))
+        self._peers.leave(self._call)
+
+    def close(self) -> None:
+        """Leaves the group."""
+        self._group = None
+        self._peers.close()

@@ -1,0 +1,154 @@
+"""All-reduce over rows that every member can read: CUDA IPC and symmetric memory.
+
+Each member has two rows, used in turns. In call g it copies its array into row g mod 2, says so,
+waits for all others, and adds all rows in the order of the members, so every member gets the same
+bits. A row is written again in call g + 2, when all have said that they are in g + 1, and so have
+read the rows of g. On a GPU *not yet run on hardware*; the same steps run on host memory in the
+tests.
+
+Source: CUDA runtime API, interprocess communication; PyTorch documentation, torch.multiprocessing
+(sharing CUDA tensors) and torch.distributed._symmetric_memory (`empty`, `rendezvous`,
+`get_buffer`), 2.11 to 2.15.
+"""
+
+import mmap
+import os
+import pickle
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from doppler.core.errors import ExecutionError
+from executor.channels import check_memory_order
+from executor.collectives.peers import Peers, WaitOptions, check_names
+from executor.launch.gpus import load_module
+
+Store = Any
+OpenRows = Callable[[Store, int, int], Sequence[Any]]
+"""open_rows(store, member, num_members) -> every member's rows, tensors [2, num_elements]."""
+OVERLAP_VARIABLE = "TORCH_SYMM_MEM_ALLOW_OVERLAPPING_DEVICES"
+"""Every worker calls its GPU cuda:0, which torch takes for one device that is used twice."""
+
+
+class RowsAllReduce:
+    """One member's end of an all-reduce over rows.
+
+    Args:
+        open_rows: Makes this member's rows and opens those of the others.
+        synchronize: Returns when all work on the rows has ended.
+        memory: Shared memory of the members.
+        base: First byte of this group's `peers_bytes` in it.
+        member: Position of this process.
+        names: Name of each member.
+        store: File through which the members find each other, with a name for this group.
+        options: How members are waited for.
+
+    Raises:
+        ExecutionError: If the machine's store order does not suffice.
+    """
+
+    def __init__(
+        self,
+        open_rows: OpenRows,
+        synchronize: Callable[[], None],
+        memory: mmap.mmap,
+        base: int,
+        member: int,
+        names: Sequence[str],
+        store: tuple[str, str],
+        options: WaitOptions | None = None,
+    ) -> None:
+        check_memory_order()
+        check_names(names, len(names))
+        self._open_rows, self._synchronize = open_rows, synchronize
+        self._peers = Peers(memory, base, names, member, options or WaitOptions())
+        self._store = store
+        self._rows: Sequence[Any] = ()
+        self._call = 0
+
+    def join(self) -> None:
+        """Meets the other members and opens their rows."""
+        self._peers.join()
+        distributed: Any = load_module("torch.distributed")
+        path, name = self._store
+        store = distributed.PrefixStore(name, distributed.FileStore(path, -1))
+        self._rows = self._open_rows(store, self._peers.member, len(self._peers.names))
+
+    def all_reduce(self, values: Any) -> None:
+        """Replaces `values` by the sum over all members.
+
+        Args:
+            values: Tensor [num_elements] where the rows are.
+
+        Raises:
+            ExecutionError: If shape or type differ from the group's.
+            WorkerDiedError, WorkerHungError: Name the member that failed; the group is broken then.
+        """
+        peers, rows = self._peers, self._rows
+        own = rows[peers.member]
+        if values.shape != own[0].shape or values.dtype != own.dtype:
+            raise ExecutionError(
+                f"this all-reduce is over {own.shape[1]} elements of {own.dtype}, and the tensor "
+                f"has shape {tuple(values.shape)} of {values.dtype}"
+            )
+        self._call += 1
+        turn = self._call % 2
+        own[turn].copy_(values)
+        self._synchronize()
+        peers.enter(self._call)  # says that the row is written
+        for member in range(len(rows)):
+            peers.wait_entered(member, self._call)
+        values.copy_(rows[0][turn])
+        for row in rows[1:]:
+            values.add_(row[turn])
+        self._synchronize()
+        peers.leave(self._call)
+
+    def close(self) -> None:
+        """Lets go of the rows."""
+        self._rows = ()
+        self._peers.close()
+
+
+def cuda_ipc_rows(num_elements: int, dtype: str, device: str) -> OpenRows:
+    """Returns what opens rows by CUDA IPC: every member maps the memory of the others.
+
+    Handles go through the store as pickles between processes of one run.
+    """
+
+    def open_rows(store: Store, member: int, num_members: int) -> list[Any]:
+        torch: Any = load_module("torch")
+        reductions: Any = load_module("torch.multiprocessing.reductions")
+        own = torch.zeros((2, num_elements), dtype=getattr(torch, dtype), device=device)
+        torch.cuda.synchronize()
+        store.set(f"rows{member}", pickle.dumps(reductions.reduce_tensor(own)))
+        rows = []
+        for other in range(num_members):
+            if other == member:
+                rows.append(own)
+            else:
+                rebuild, arguments = pickle.loads(store.get(f"rows{other}"))
+                rows.append(rebuild(*arguments))
+        return rows
+
+    return open_rows
+
+
+def symmetric_rows(num_elements: int, dtype: str, device: str) -> OpenRows:
+    """Returns what opens rows in torch's symmetric memory."""
+
+    def open_rows(store: Store, member: int, num_members: int) -> list[Any]:
+        os.environ[OVERLAP_VARIABLE] = "1"
+        torch: Any = load_module("torch")
+        distributed: Any = load_module("torch.distributed")
+        symmetric: Any = load_module("torch.distributed._symmetric_memory")
+        if distributed.is_initialized():
+            raise ExecutionError(
+                "a GMI has one collective by symmetric memory, and this is another"
+            )
+        distributed.init_process_group("gloo", store=store, rank=member, world_size=num_members)
+        kind = getattr(torch, dtype)
+        own = symmetric.empty((2, num_elements), dtype=kind, device=device)
+        handle = symmetric.rendezvous(own, distributed.group.WORLD)
+        return [handle.get_buffer(m, (2, num_elements), kind) for m in range(num_members)]
+
+    return open_rows

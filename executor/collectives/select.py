@@ -1,0 +1,62 @@
+"""Opens the end of an all-reduce for the kernel that was asked for."""
+
+import mmap
+from collections.abc import Sequence
+
+from executor.collectives.gloo import GlooAllReduce
+from executor.collectives.kernels import AllReduce, CollectiveKernel
+from executor.collectives.nccl import NcclAllReduce
+from executor.collectives.peers import WaitOptions
+from executor.collectives.rows import RowsAllReduce, cuda_ipc_rows, symmetric_rows
+from executor.collectives.shared import AllReduceLayout, SharedAllReduce
+from executor.launch.gpus import load_module
+from executor.workers.accelerator import CUDA_DEVICE
+
+
+def open_all_reduce(
+    kernel: CollectiveKernel,
+    layout: AllReduceLayout,
+    memory: mmap.mmap,
+    base: int,
+    member: int,
+    names: Sequence[str],
+    store: tuple[str, str],
+    options: WaitOptions,
+    shares_gpu: bool,
+) -> AllReduce:
+    """Returns a member's end.
+
+    Args:
+        kernel: What does it.
+        layout: Length and type, and for shared memory the schedule.
+        memory: Shared memory of the members.
+        base: First byte of this group in it.
+        member: Position of this process.
+        names: Name of each member.
+        store: File through which the members of a library's group meet, with the group's name.
+        options: How members are waited for.
+        shares_gpu: True if two members are cut from one GPU.
+
+    Raises:
+        ExecutionError: If torch or its libraries cannot do it; says what is missing.
+    """
+    if kernel is CollectiveKernel.shared_memory:
+        return SharedAllReduce(layout, memory, base, member, names, options)
+    length, dtype = layout.num_elements, layout.dtype
+    if kernel is CollectiveKernel.gloo:
+        return GlooAllReduce(length, dtype, memory, base, member, names, store, options)
+    if kernel is CollectiveKernel.nccl:
+        return NcclAllReduce(shares_gpu, memory, base, member, names, store, options)
+    rows = cuda_ipc_rows if kernel is CollectiveKernel.cuda_ipc else symmetric_rows
+    torch = load_module("torch")
+    assert torch is not None
+    return RowsAllReduce(
+        rows(length, dtype, CUDA_DEVICE),
+        torch.cuda.synchronize,
+        memory,
+        base,
+        member,
+        names,
+        store,
+        options,
+    )

@@ -1,0 +1,208 @@
+"""Kernels of GPUs: their steps on host memory, their decisions, and tests on hardware."""
+
+import os
+import re
+import signal
+
+import numpy as np
+import pytest
+import torch
+
+from doppler.core.errors import ExecutionError
+from executor.collectives.available import collective_findings, probe_collectives
+from executor.collectives.kernels import AllReduce, CollectiveKernel
+from executor.collectives.nccl import NcclAllReduce, nccl_environment
+from executor.collectives.peers import WaitOptions, peers_bytes
+from executor.collectives.rows import RowsAllReduce, cuda_ipc_rows, symmetric_rows
+from executor.launch.gpus import GpuInventory, read_gpus
+from executor.shared_memory import allocate, map_all
+from tests.executor.collectives.processes import run_forked
+from tests.executor.fake_nvml import FakeNvml
+
+pytestmark = pytest.mark.timeout(60)
+QUICK = WaitOptions(yield_ns=100_000, deadline_ns=1_000_000_000, join_deadline_ns=5_000_000_000)
+LENGTH = 1000
+
+
+class Place:
+    """Shared memory with the members' lines and their rows behind them."""
+
+    def __init__(self, count):
+        self.count, self.base = count, peers_bytes(count)
+        fd = allocate("/dev/shm", self.base + count * 2 * LENGTH * 4, "a test")
+        self.memory = map_all(fd)
+        os.close(fd)
+        self.store_fd = os.memfd_create("store")
+
+    def open_rows(self, store, member, num_members):
+        store.set(f"came{member}", "yes")
+        every = torch.frombuffer(
+            self.memory, dtype=torch.float32, offset=self.base, count=num_members * 2 * LENGTH
+        )
+        return list(every.view(num_members, 2, LENGTH))
+
+    def end(self, member):
+        names = [f"gmi{m}" for m in range(self.count)]
+        store = (f"/proc/self/fd/{self.store_fd}", "rows")
+        return RowsAllReduce(
+            self.open_rows, lambda: None, self.memory, 0, member, names, store, QUICK
+        )
+
+    def close(self):
+        os.close(self.store_fd)
+
+
+def part(member, call):
+    return np.random.default_rng([member, call]).normal(size=LENGTH).astype(np.float32)
+
+
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_rows_in_turns_give_every_member_the_same_bits(count):
+    place = Place(count)
+
+    def work(member):
+        end = place.end(member)
+        assert isinstance(end, AllReduce)
+        end.join()
+        sums = []
+        for call in range(20):
+            values = torch.from_numpy(part(member, call))
+            end.all_reduce(values)
+            sums.append(values.numpy())
+        end.close()
+        return sums
+
+    results = run_forked(count, work)
+    place.close()
+    for call in range(20):
+        expected = part(0, call)
+        for member in range(1, count):
+            expected = expected + part(member, call)
+        for sums in results:
+            np.testing.assert_array_equal(sums[call], expected)
+
+
+def test_a_member_that_dies_is_named():
+    place = Place(2)
+
+    def work(member):
+        end = place.end(member)
+        end.join()
+        values = torch.ones(LENGTH)
+        end.all_reduce(values)
+        if member == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        end.all_reduce(values)
+        return "both came"
+
+    first, second = run_forked(2, work)
+    place.close()
+    assert second is None
+    assert re.search("WorkerDiedError: .*'gmi1'", first), first
+
+
+def test_another_tensor_is_refused():
+    place = Place(1)
+    end = place.end(0)
+    end.join()
+    with pytest.raises(ExecutionError, match=r"1000 elements of torch.float32.*shape \(5,\)"):
+        end.all_reduce(torch.zeros(5))
+    end.close()
+    place.close()
+
+
+@pytest.mark.parametrize(
+    ("version", "shares", "expected"),
+    [
+        ((2, 30, 3), False, {}),
+        ((2, 27, 5), False, {}),
+        ((2, 4, 8), True, {}),
+        (
+            (2, 30, 7),
+            True,
+            {"NCCL_MULTI_RANK_GPU_ENABLE": "1", "NCCL_NVLS_ENABLE": "0", "NCCL_MAX_CTAS": "2"},
+        ),
+    ],
+)
+def test_what_nccl_needs(version, shares, expected):
+    assert nccl_environment(version, shares) == expected
+
+
+@pytest.mark.parametrize("version", [(2, 5, 6), (2, 28, 9), (2, 30, 2)])
+def test_versions_that_refuse_two_members_on_one_gpu(version):
+    text = ".".join(map(str, version))
+    with pytest.raises(ExecutionError, match=rf"need NCCL 2\.30\.3, and this torch has {text}"):
+        nccl_environment(version, True)
+
+
+def findings(inventory, **options):
+    values = {"gloo": True, "nccl": (2, 30, 7), "cuda": "13.0", "symmetric": True, "mps": True}
+    return {f.name: f for f in collective_findings(inventory, **{**values, **options})}
+
+
+ONE_GPU = read_gpus(FakeNvml(count=1))
+
+
+@pytest.mark.parametrize(
+    ("inventory", "options", "name", "is_present", "text"),
+    [
+        (ONE_GPU, {}, "all-reduce by nccl", True, "several members per GPU under MPS"),
+        (ONE_GPU, {"mps": False}, "all-reduce by nccl", True, "one member per GPU: no MPS"),
+        (ONE_GPU, {"nccl": (2, 28, 9)}, "all-reduce by nccl", True, "need NCCL 2.30.3"),
+        (ONE_GPU, {"nccl": None}, "all-reduce by nccl", False, "built without NCCL"),
+        (ONE_GPU, {"cuda": None}, "all-reduce by cuda_ipc", False, "torch is built without CUDA"),
+        (ONE_GPU, {}, "all-reduce by cuda_ipc", True, "not yet run on hardware"),
+        (ONE_GPU, {"symmetric": False}, "all-reduce by symmetric_memory", False, "has none"),
+        (GpuInventory(reason="no driver"), {}, "all-reduce by nccl", False, "no driver"),
+        (GpuInventory(reason="no driver"), {}, "all-reduce by gloo", True, ""),
+        (ONE_GPU, {"gloo": False}, "all-reduce by gloo", False, "without gloo"),
+    ],
+)
+def test_what_the_probe_says_of_collectives(inventory, options, name, is_present, text):
+    finding = findings(inventory, **options)[name]
+    assert finding.is_present is is_present
+    assert text in finding.detail
+
+
+def gpu_work(kernel, memory, store_fd, count):
+    """One member on the first GPU; it sums its rank over the others."""
+
+    def work(member):
+        names = [f"gmi{m}" for m in range(count)]
+        store = (f"/proc/self/fd/{store_fd}", kernel.value)
+        torch.cuda.set_device(0)
+        if kernel is CollectiveKernel.nccl:
+            end = NcclAllReduce(count > 1, memory, 0, member, names, store)
+        else:
+            ipc = kernel is CollectiveKernel.cuda_ipc
+            rows = (cuda_ipc_rows if ipc else symmetric_rows)(LENGTH, "float32", "cuda:0")
+            end = RowsAllReduce(rows, torch.cuda.synchronize, memory, 0, member, names, store)
+        end.join()
+        values = torch.full((LENGTH,), float(member + 1), device="cuda:0")
+        end.all_reduce(values)
+        return values.cpu().numpy()
+
+    return work
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    ("kernel", "count"),
+    [
+        (CollectiveKernel.nccl, 1),
+        (CollectiveKernel.cuda_ipc, 2),
+        (CollectiveKernel.symmetric_memory, 2),
+    ],
+)
+def test_sums_on_a_gpu(kernel, count):
+    found = {f.name: f for f in probe_collectives()}[f"all-reduce by {kernel.value}"]
+    if not found.is_present:
+        pytest.skip(found.detail)
+    fd = allocate("/dev/shm", peers_bytes(count), "a test")
+    memory, store_fd = map_all(fd), os.memfd_create("store")
+    os.close(fd)
+    try:
+        for values in run_forked(count, gpu_work(kernel, memory, store_fd, count)):
+            np.testing.assert_array_equal(values, count * (count + 1) / 2)
+    finally:
+        os.close(store_fd)
