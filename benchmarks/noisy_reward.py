@@ -22,7 +22,7 @@ from doppler.curriculum import Pair
 from doppler.planners.base import Budget
 from doppler.planners.learned import LearnedPlanner
 from doppler.policies.sampling import Temperature
-from doppler.training.config import LearnedMode, ReinforceConfig, TrainingConfig
+from doppler.training.config import LearnedMode, ReinforceConfig, Schedule, TrainingConfig
 from doppler.training.learner import torch_threads
 from doppler.transfer import problem_of
 from simulator.scorer import CompiledScorer
@@ -30,10 +30,19 @@ from simulator.scorer import CompiledScorer
 TARGETS = {"worst_mean_noisy_over_clean": "<= 1.02"}
 SEED = 0
 NOISE = 0.1
-HALVING = ((64, 2), (24, 6), (8, 16))
+HALVING = ((64, 4), (16, 16), (6, 48))
 """Candidates that are left, and how often each of them is measured again."""
-NOISY = ReinforceConfig(batch=64, elite_weight=0.0, elite_batch=0, num_elites=16)
-"""Under noise the best values so far are lucky ones: no elites are imitated, batches are larger."""
+NOISY = ReinforceConfig(
+    batch=128,
+    learning_rate=Schedule(1.2e-2, 3e-3),
+    temperature=Schedule(0.8, 0.1),
+    elite_weight=0.0,
+    elite_batch=0,
+    num_elites=16,
+)
+"""Under noise the best values so far are lucky ones, so no elites are imitated. Large batches
+average the noise; they begin hotter, where plans differ by more than it, and end cold: the policy
+then holds what the averages say. Chosen on seeds 0 to 9 of the matrix chain."""
 COLD = Temperature(select=0.1, place=0.1)
 CLUSTER = "p100_pcie_4"
 
@@ -80,7 +89,7 @@ def end_value(pair: Pair, episodes: int, seed: int, *, noisy: bool) -> int:
     devices = np.concatenate([elites[1], cold.devices])
     plans = learner.inputs.assignment.plan_arrays(orders, devices)
     rows, sums = np.arange(len(orders)), np.zeros(len(orders))
-    for count, repeats in HALVING:
+    for count, repeats in HALVING:  # those that are left have been measured equally often
         rows = rows[np.argsort(sums[rows], kind="stable")[:count]]
         for _ in range(repeats):
             sums[rows] += scorer.score(plans[0][rows], plans[1][rows])
@@ -92,6 +101,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--episodes", type=int, default=4000)
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--first", type=int, default=SEED, help="first seed")
     parser.add_argument("--graphs", nargs="+", default=["matmul_chain", "ffnn"])
     arguments = parser.parse_args()
     table = Table(title=f"noise {NOISE:.0%}, {arguments.episodes} episodes: true value, ms")
@@ -101,7 +111,7 @@ def main() -> None:
     with torch_threads(1):
         for graph in arguments.graphs:
             pair, ratios = problem_of(graph, CLUSTER), []
-            for seed in range(arguments.seeds):
+            for seed in range(arguments.first, arguments.first + arguments.seeds):
                 clean = end_value(pair, arguments.episodes, seed, noisy=False)
                 noisy = end_value(pair, arguments.episodes, seed, noisy=True)
                 ratios.append(noisy / clean)
@@ -116,7 +126,7 @@ def main() -> None:
             worst = max(worst, *ratios)
     Console().print(table)
     figures = {"worst_mean_noisy_over_clean": max(means), "worst_seed": worst}
-    finish("noisy_reward", figures, TARGETS, seed=SEED)
+    finish("noisy_reward", figures, TARGETS, seed=arguments.first)
 
 
 if __name__ == "__main__":
