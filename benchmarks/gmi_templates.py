@@ -18,7 +18,8 @@ exact interval of the paired ratios (faster in all six). Where it keeps the temp
 ratio is 1 and nothing is left to measure; else it is the one of the ABBA blocks. How often it is
 which, and the ratio of the policy's plans alone, are figures of their own.
 
-`--resume FILE` keeps finished cells, so that the run may be cut into pieces.
+`--resume FILE` keeps finished cells, so that the run may be cut into pieces; `foreign_cores` says
+how many cores other programs kept busy in the last piece.
 """
 
 import argparse
@@ -32,6 +33,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
+from executor_overhead import cpu_times, foreign_cpu
 from support.common import finish
 from support.template_cell import NUM_SHARDS, STALENESS, Candidate, CellBench
 
@@ -279,6 +281,7 @@ def main() -> None:
     parser.add_argument("--resume", type=Path, help="file of finished cells, read and written")
     parser.add_argument("--job", action="append", choices=list(ENVS_PER_SHARD))
     arguments = parser.parse_args()
+    before = cpu_times()
     cells = read(arguments.resume)
     done = {(cell.job, cell.mode, cell.num_envs) for cell in cells}
     for name, mode in itertools.product(arguments.job or ENVS_PER_SHARD, STALENESS):
@@ -289,7 +292,9 @@ def main() -> None:
             show(cells[-1])
             if arguments.resume:
                 write(arguments.resume, cells)
-    finish("gmi_templates", figures_of(cells), TARGETS, seed=arguments.seed)
+    figures = figures_of(cells)
+    figures["foreign_cores"] = foreign_cpu(before, cpu_times())
+    finish("gmi_templates", figures, TARGETS, seed=arguments.seed)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,8 @@ environments, permutations and the order of sums belong to the graph, so all pla
 the same iterations take: `worst_window_ratio` is the median over the neighbouring windows of all
 seeds, of the worse job, `worst_window_ratio_high` the upper end of its exact 95 % interval.
 
-`--resume FILE` keeps finished runs, so that the whole may be cut into pieces.
+`--resume FILE` keeps finished runs, so that the whole may be cut into pieces; `foreign_cores` says
+how many cores other programs kept busy in the last piece.
 """
 
 import argparse
@@ -35,6 +36,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
+from executor_overhead import cpu_times, foreign_cpu
 from support.common import finish, machine
 
 from doppler.calibration import job_problem, load_or_calibrate, single_plan, spread_plan
@@ -305,6 +307,7 @@ def main() -> None:
     parser.add_argument("--resume", type=Path, help="file of finished runs, read and written")
     parser.add_argument("--figure", type=Path, default=Path("results/training_quality.png"))
     arguments = parser.parse_args()
+    before = cpu_times()
     curves = read(arguments.resume)
     done = {(curve.job, curve.seed) for curve in curves}
     with TemporaryDirectory() as folder:
@@ -319,6 +322,7 @@ def main() -> None:
                     stored = [dataclasses.asdict(curve) for curve in curves]
                     arguments.resume.write_text(json.dumps(stored))
     figures = figures_of(curves)
+    figures["foreign_cores"] = foreign_cpu(before, cpu_times())
     draw(curves, arguments.figure)
     print(f"figure: {arguments.figure}")
     finish("training_quality", figures, TARGETS, seed=arguments.seed)
