@@ -19,7 +19,8 @@ class TensorJobConfig(AnyJobConfig):
     dtype: str = setting("float32", f"element type of all tensors: {', '.join(DTYPES)}")
 
     def __post_init__(self) -> None:
-        check_dtype(self.dtype)
+        if self.dtype not in DTYPES:
+            raise ConfigError(f"job.dtype is {self.dtype!r}; {nearest(self.dtype, DTYPES)}")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -33,7 +34,7 @@ class ChainJobConfig(TensorJobConfig):
     de_inner: int = setting(4, "blocks of the dimension that D x E sums over")
 
     def __post_init__(self) -> None:
-        check_dtype(self.dtype)
+        TensorJobConfig.__post_init__(self)
         at_least(self, 1, "size", "rows", "inner", "cols", "de_inner")
 
 
@@ -51,7 +52,7 @@ class FFNNJobConfig(TensorJobConfig):
     )
 
     def __post_init__(self) -> None:
-        check_dtype(self.dtype)
+        TensorJobConfig.__post_init__(self)
         at_least(self, 1, "batch", "features", "hidden", "batch_blocks", "hidden_blocks")
         at_least(self, 1, "tail_blocks")
 
@@ -68,7 +69,7 @@ class LlamaBlockJobConfig(TensorJobConfig):
     row_blocks: int = setting(_LLAMA.row_blocks, "parts of the tokens")
 
     def __post_init__(self) -> None:
-        check_dtype(self.dtype)
+        TensorJobConfig.__post_init__(self)
         at_least(self, 1, "tokens", "hidden", "heads", "feed_forward", "shards", "row_blocks")
 
 
@@ -79,19 +80,8 @@ class LlamaLayerJobConfig(LlamaBlockJobConfig):
     vocabulary: int = setting(_LLAMA.vocabulary, "columns of the head")
 
     def __post_init__(self) -> None:
-        check_dtype(self.dtype)
-        at_least(self, 1, "tokens", "hidden", "heads", "feed_forward", "shards", "row_blocks")
+        LlamaBlockJobConfig.__post_init__(self)
         at_least(self, 1, "vocabulary")
-
-
-def check_dtype(dtype: str) -> None:
-    """Checks an element type.
-
-    Raises:
-        ConfigError: If the executor has no such type.
-    """
-    if dtype not in DTYPES:
-        raise ConfigError(f"job.dtype is {dtype!r}; {nearest(dtype, DTYPES)}")
 
 
 TENSOR_JOBS: dict[str, TensorJobConfig] = {
