@@ -12,7 +12,7 @@ class PretrainConfig:
 
     output: str = setting("results/pretraining", "folder of policy, state and training record")
     policy: PolicyKind = setting(PolicyKind.improved, "which pair: improved, or the paper's")
-    epochs: int = setting(30, "epochs of the whole training; schedules end where it ends")
+    epochs: int = setting(70, "epochs of the whole training; schedules end where it ends")
     updates: int = setting(30, "gradient steps per epoch")
     lessons: int = setting(40, "problems per epoch")
     search_calls: int = setting(0, "plans that the search for a problem's labels may score")
@@ -38,7 +38,7 @@ class TransferConfig:
     source_episodes: int = setting(2000, "episodes on the source")
     few_shot: int = setting(200, "episodes of few-shot on the target")
     scratch: int = setting(4000, "episodes of a policy from scratch on the target")
-    reference: int = setting(20000, "plans of the long annealing run that the best known is from")
+    reference: int = setting(20000, "plans of the long portfolio run that the best known is from")
     seeds: int = setting(3, "seeds per case")
     seed: int = setting(0, "first seed")
     output: str = setting("results/transfer", "folder of chart and table")
