@@ -59,6 +59,8 @@ def calibrate_job(config: CalibrateConfig, view: View) -> None:
             f"link {link.src} to {link.dst}: {link.latency_ns / 1e3:.1f} us, "
             f"{link.bytes_per_s / 1e9:.2f} GB/s, median error {link.median_error:.1%}"
         )
+    if calibration.warning is not None:
+        view.line(f"warning: {calibration.warning}")
     view.line(f"cost table: {path}")
     if not config.check.enabled:
         return

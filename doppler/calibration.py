@@ -7,7 +7,6 @@ a spread plan, for several environment counts, and on the layout that owns all c
 
 import dataclasses
 import datetime
-import hashlib
 import json
 import os
 import statistics
@@ -19,7 +18,7 @@ from doppler.config import AnyJobConfig, CalibrationSettings, JobConfig
 from doppler.coordinator.templates import dp_only_devices, has_roles
 from doppler.core.cluster import Cluster
 from doppler.core.codecs.fields import decode, encode
-from doppler.core.errors import ConfigError, FormatError
+from doppler.core.errors import FormatError
 from doppler.core.hardware import Hardware
 from doppler.core.layout import Layout, all_cores_layout, per_core_layout
 from doppler.core.plan import Plan, make_plan
@@ -28,21 +27,27 @@ from doppler.core.serialize import read_json, write_atomic
 from doppler.jobs import sized_jobs
 from doppler.planners.mask import make_mask
 from doppler.planners.round_robin import deal
-from doppler.provenance import content_key, describe_machine, versions
+from doppler.provenance import content_key, describe_machine, job_file_digest, versions
 from doppler.real_job import RealJob
 from doppler.session import JobSession
 from executor.options import ExecutorOptions
 from simulator.calibrate import Observation, fit_dispatch_ns, fit_latency_ns, observe
-from simulator.calibration.held_out import HeldOutError, held_out_errors
+from simulator.calibration.held_out import (
+    FoldShift,
+    HeldOutError,
+    fold_shifts,
+    held_out_errors,
+    unsteady_text,
+)
 from simulator.calibration.launch import LaunchFit, fit_launches
 from simulator.calibration.links import LinkFit, fit_links
 from simulator.calibration.noise import KindNoise, fit_noise
 from simulator.costs.alpha_beta import TransferSample, transfer_samples, with_fitted_links
 from simulator.costs.measured import CostEntry, CostTable, fit_entries
 
-SCHEMA_VERSION = 3
-READ_VERSIONS = (2, 3)
-"""Version 2 had no noise, launches, links and held_out; it is read with none."""
+SCHEMA_VERSION = 4
+READ_VERSIONS = (2, 3, 4)
+"""Version 3 had no shifts, version 2 no noise, launches, links and held_out; read with none."""
 CACHE_VARIABLE = "XDG_CACHE_HOME"
 TURNS = 4
 """Short runs per plan, one plan after the other."""
@@ -94,6 +99,7 @@ class Calibration:
         launches: Fixed cost and rate of op kinds that were measured at several sizes.
         links: Latency and bandwidth of links that copy; none within one host's cores.
         held_out: Error against windows that were left out of the fit.
+        shifts: How far the windows are from each other.
     """
 
     key: str
@@ -106,6 +112,7 @@ class Calibration:
     launches: tuple[LaunchFit, ...] = ()
     links: tuple[LinkFit, ...] = ()
     held_out: tuple[HeldOutError, ...] = ()
+    shifts: tuple[FoldShift, ...] = ()
 
     def table(self) -> CostTable:
         """Returns the cost model of these measurements."""
@@ -143,6 +150,11 @@ class Calibration:
         return with_fitted_links(cluster, fits)
 
     @property
+    def warning(self) -> str | None:
+        """One sentence where the measured windows disagree, None where they do not."""
+        return unsteady_text(self.shifts)
+
+    @property
     def publish_text(self) -> str:
         """The latency between workers in words."""
         return f"{self.publish_ns / 1e3:.1f} us" if self.publish_ns else "not measured"
@@ -176,7 +188,7 @@ def calibration_key(
     """
     job = dataclasses.asdict(settings)
     if isinstance(settings, JobConfig):
-        job["path"] = _file_digest(settings.path)
+        job["path"] = None if settings.path is None else job_file_digest(settings.path)
     measured = dataclasses.asdict(calibration)
     del measured["refresh"]
     return content_key(
@@ -189,17 +201,6 @@ def calibration_path(
 ) -> Path:
     """Returns the file of a job's cost table in the cache, there or not."""
     return cache / f"{calibration_key(settings, hardware, calibration)}.json"
-
-
-def _file_digest(path: str | None) -> str | None:
-    if path is None:
-        return None
-    try:
-        return hashlib.sha256(Path(path).read_bytes()).hexdigest()
-    except OSError as error:
-        raise ConfigError(
-            f"job.path is a Python file, and {path!r} cannot be read: {error.strerror}"
-        ) from error
 
 
 def save_calibration(path: Path, calibration: Calibration) -> None:
@@ -220,12 +221,12 @@ def load_calibration(path: Path) -> Calibration:
     if version not in READ_VERSIONS:
         raise FormatError(
             f"cost table {str(path)!r} has schema_version {version!r}, and this version reads "
-            f"{' and '.join(map(str, READ_VERSIONS))}"
+            f"{', '.join(map(str, READ_VERSIONS))}"
         )
     stored = document.get("calibration")
     if version < SCHEMA_VERSION and isinstance(stored, dict):
-        added: dict[str, object] = {"noise": [], "launches": [], "links": [], "held_out": []}
-        document = {**document, "calibration": {**stored, **added}}
+        added = ("noise", "launches", "links", "held_out", "shifts")
+        document = {**document, "calibration": {**{key: [] for key in added}, **stored}}
     calibration: Calibration = decode(_Document, document, path.name).calibration
     return calibration
 
@@ -293,6 +294,7 @@ def calibrate(
         launches=fit_launches(observations),
         links=bench.links(),
         held_out=held_out_errors(bench.folds),
+        shifts=fold_shifts(bench.folds),
     )
 
 

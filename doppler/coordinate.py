@@ -66,6 +66,7 @@ def _calibrated(config: CoordinateConfig, settings: JobConfig, view: View) -> Co
     hardware = probe(shm_dir=config.executor.shm_dir).hardware
     options = ExecutorOptions(shm_dir=config.executor.shm_dir)
     tables: dict[bool, CostTable] = {}
+    warnings: list[str | None] = []
     with view.progress("measuring the job's ops", None) as advance:
         for fused in (True, False):
             calibration, _ = load_or_calibrate(
@@ -78,7 +79,10 @@ def _calibrated(config: CoordinateConfig, settings: JobConfig, view: View) -> Co
                 progress=lambda note: advance(1, note),
             )
             tables[fused] = calibration.table()
+            warnings.append(calibration.warning)
             hardware = calibration.hardware(hardware) if fused else hardware
+    for text in filter(None, warnings):
+        view.line(f"warning: {text}")
     return Coordination(settings, hardware, tables, config.seed)
 
 

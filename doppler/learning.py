@@ -127,6 +127,8 @@ def _calibrate(
         + ", ".join(f"{d.time_ns / 1e3:.0f} us on {d.cores} core(s)" for d in calibration.dispatch)
         + f"; publish {calibration.publish_text}"
     )
+    if calibration.warning is not None:
+        view.line(f"  warning: {calibration.warning}")
     return calibration, from_cache
 
 

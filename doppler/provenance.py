@@ -10,6 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from doppler import __version__
+from doppler.core.errors import ConfigError
 from doppler.core.hardware import Hardware
 
 PACKAGES = ("torch", "torch-geometric", "numba", "numpy", "mujoco", "gymnasium", "simpy")
@@ -71,3 +72,17 @@ def content_key(hardware: Hardware, settings: Mapping[str, object]) -> str:
     }
     text = json.dumps(document, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:24]
+
+
+def job_file_digest(path: str) -> str:
+    """Returns the digest of the file of a job of the user's own.
+
+    Raises:
+        ConfigError: If it cannot be read.
+    """
+    try:
+        return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+    except OSError as error:
+        raise ConfigError(
+            f"job.path is a Python file, and {path!r} cannot be read: {error.strerror}"
+        ) from error

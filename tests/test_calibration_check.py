@@ -31,7 +31,7 @@ from doppler.core.trace import OpSpan, Trace
 from doppler.cost_choice import CostChoice
 from doppler.graphs.imported import ImportedGraph
 from doppler.measure import Interval
-from simulator.calibration.held_out import HeldOutError
+from simulator.calibration.held_out import FoldShift, HeldOutError
 from simulator.calibration.launch import LaunchFit
 from simulator.calibration.noise import KindNoise
 from simulator.costs.roofline import RooflineModel
@@ -179,6 +179,7 @@ def fitted():
             ),
         ),
         held_out=(HeldOutError(kind="mul", median_error=0.1, bias=-0.02, count=9),),
+        shifts=(FoldShift(fold=1, is_shared=True, ratio=1.3, count=9),),
     )  # fmt: skip
 
 
@@ -191,9 +192,18 @@ def test_what_was_fitted_is_stored_and_shown(tmp_path):
     assert [next(iter(c.cells)) for c in launch_table(fitted()).columns][2:4] == ["1.5", "2.00"]
 
 
+def test_a_table_from_windows_that_disagree_warns():
+    assert "took 1.30 times what the other windows say" in fitted().warning
+    assert stored().warning is None
+
+
 def test_a_table_of_the_version_before_is_read_with_nothing_fitted(tmp_path):
     save_calibration(tmp_path / "t.json", fitted())
     document = json.loads((tmp_path / "t.json").read_text())
+    document["schema_version"] = 3
+    del document["calibration"]["shifts"]
+    (tmp_path / "t.json").write_text(json.dumps(document))
+    assert load_calibration(tmp_path / "t.json") == dataclasses.replace(fitted(), shifts=())
     document["schema_version"] = 2
     for key in ("noise", "launches", "links", "held_out"):
         del document["calibration"][key]

@@ -1,7 +1,7 @@
-"""How far a cost table is from executions that it was not fitted to."""
+"""How far a cost table is from executions that it was not fitted to, and how steady those are."""
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from simulator.calibrate import Observation
@@ -9,6 +9,8 @@ from simulator.costs.measured import CostTable, fit_entries
 from simulator.costs.source import UnknownTimeError
 
 ALL_KINDS = "all"
+STEADY = 1.25
+"""On cores that do nothing else, folds stay within this factor of each other."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +31,64 @@ class HeldOutError:
     count: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoldShift:
+    """Time of one fold over what the table of the other folds says of the same executions.
+
+    Attributes:
+        fold: Its number.
+        is_shared: Whether these are the executions beside busy siblings, or those alone.
+        ratio: Sum of measured over sum of predicted durations.
+        count: Executions.
+    """
+
+    fold: int
+    is_shared: bool
+    ratio: float
+    count: int
+
+    @property
+    def factor(self) -> float:
+        """How far off, as a factor of at least 1, to either side."""
+        return max(self.ratio, 1.0 / self.ratio)
+
+
+def fold_shifts(folds: Sequence[Sequence[Observation]]) -> tuple[FoldShift, ...]:
+    """Returns how far each fold is from the others: executions alone, and beside busy siblings.
+
+    The slowdown beside siblings is a ratio of the two, so it is worth as much as they are steady.
+
+    Args:
+        folds: Executions of different windows; two at least, of which none shares a window.
+    """
+    sums: dict[tuple[int, bool], list[tuple[float, int]]] = {}
+    for index, seen, expected in _judged(folds):
+        if expected > 0.0:
+            sums.setdefault((index, seen.overlap > 0.0), []).append((expected, seen.duration_ns))
+    return tuple(
+        FoldShift(
+            fold=fold,
+            is_shared=is_shared,
+            ratio=sum(b for _, b in rows) / sum(a for a, _ in rows),
+            count=len(rows),
+        )
+        for (fold, is_shared), rows in sorted(sums.items())
+    )
+
+
+def unsteady_text(shifts: Sequence[FoldShift]) -> str | None:
+    """Returns one sentence where folds differ by more than `STEADY`, None where they do not."""
+    worst = max(shifts, key=lambda shift: shift.factor, default=None)
+    if worst is None or worst.factor <= STEADY:
+        return None
+    where = "beside busy siblings" if worst.is_shared else "alone on their cores"
+    return (
+        f"the measured windows disagree: ops {where} took {worst.ratio:.2f} times what the other "
+        f"windows say, and on quiet cores they stay within {STEADY:g} times, so op times and "
+        "slowdowns are uncertain; calibrate again (calibration.refresh=true) when nothing else runs"
+    )
+
+
 def held_out_errors(folds: Sequence[Sequence[Observation]]) -> tuple[HeldOutError, ...]:
     """Returns one row per op kind, and "all" at the end: each fold judged by the others' table.
 
@@ -38,18 +98,9 @@ def held_out_errors(folds: Sequence[Sequence[Observation]]) -> tuple[HeldOutErro
         folds: Executions of different windows; two at least, of which none shares a window.
     """
     pairs: dict[str, list[tuple[float, int]]] = {}
-    for index, fold in enumerate(folds):
-        others = [seen for at, rows in enumerate(folds) if at != index for seen in rows]
-        table = CostTable(entries=fit_entries(others), dispatch_ns={}, provenance={})
-        for seen in fold:
-            if seen.duration_ns <= 0:
-                continue
-            try:
-                expected = table.expected_ns(seen)
-            except UnknownTimeError:
-                continue
-            for kind in (seen.kind, ALL_KINDS):
-                pairs.setdefault(kind, []).append((expected, seen.duration_ns))
+    for _, seen, expected in _judged(folds):
+        for kind in (seen.kind, ALL_KINDS):
+            pairs.setdefault(kind, []).append((expected, seen.duration_ns))
     return tuple(
         HeldOutError(
             kind=kind,
@@ -59,3 +110,19 @@ def held_out_errors(folds: Sequence[Sequence[Observation]]) -> tuple[HeldOutErro
         )
         for kind, rows in sorted(pairs.items(), key=lambda row: (row[0] == ALL_KINDS, row[0]))
     )
+
+
+def _judged(
+    folds: Sequence[Sequence[Observation]],
+) -> Iterator[tuple[int, Observation, float]]:
+    """Yields (fold, execution, its time in ns by the table of the other folds)."""
+    for index, fold in enumerate(folds):
+        others = [seen for at, rows in enumerate(folds) if at != index for seen in rows]
+        table = CostTable(entries=fit_entries(others), dispatch_ns={}, provenance={})
+        for seen in fold:
+            if seen.duration_ns <= 0:
+                continue
+            try:
+                yield index, seen, table.expected_ns(seen)
+            except UnknownTimeError:
+                continue

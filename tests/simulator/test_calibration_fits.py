@@ -23,7 +23,7 @@ from doppler.core.problem import Problem
 from doppler.core.trace import Trace
 from simulator.calibrate import Observation, fit_dispatch_ns, observe
 from simulator.calibration.affine import fit_affine
-from simulator.calibration.held_out import held_out_errors
+from simulator.calibration.held_out import fold_shifts, held_out_errors, unsteady_text
 from simulator.calibration.launch import fit_launches
 from simulator.calibration.links import fit_links
 from simulator.calibration.noise import KindNoise, fit_noise, lognormal_noise, robust_sigma
@@ -263,6 +263,32 @@ def test_what_the_other_folds_have_not_seen_is_left_out() -> None:
         ("all", 7, 0.0),
     ]
     assert held_out_errors([far, [observation(100)] * 3]) == ()
+
+
+def test_windows_that_disagree_are_told_in_one_sentence() -> None:
+    """Alone 100 in both folds; beside a sibling 150 in one and 240 in the other.
+
+    By the other's table (50 % and 140 % slower) the folds take 150 / 240 and 240 / 150.
+    """
+    alone = [observation(100)] * 4
+    calm, slowed = ([observation(time, overlap=1.0)] * 4 for time in (150, 240))
+    shifts = fold_shifts([alone + calm, alone + slowed])
+    assert [(s.fold, s.is_shared, s.count) for s in shifts] == [
+        (0, False, 4),
+        (0, True, 4),
+        (1, False, 4),
+        (1, True, 4),
+    ]
+    assert [s.ratio for s in shifts] == pytest.approx([1.0, 150 / 240, 1.0, 240 / 150])
+    assert [s.factor for s in shifts] == pytest.approx([1.0, 1.6, 1.0, 1.6])
+    text = unsteady_text(shifts)
+    assert text is not None
+    assert "ops beside busy siblings took" in text
+    assert "calibration.refresh=true" in text
+    busy = fold_shifts([alone, [observation(130)] * 4])
+    assert "ops alone on their cores took" in (unsteady_text(busy) or "")
+    assert unsteady_text(fold_shifts([alone, [observation(120)] * 4])) is None
+    assert unsteady_text(()) is None
 
 
 def test_noise_rows_are_plain_data() -> None:
