@@ -1,10 +1,13 @@
 """`doppler transfer`: what policies learned on one graph and cluster are worth on another.
 
-Arms, all on the target: the source's policies as they are (`zero_shot`), tuned by a few episodes
-(`few_shot`), the pretrained pair tuned alike (`pretrained`), policies from scratch with many
-episodes (`scratch`), the plan that was best for the target's graph on the source's cluster
-(`stale_plan`), HEFT, and annealing with as many simulations as few-shot and as scratch. The best
-known value is the best of all arms and of a long annealing run.
+The transfer checkpoint is the pretrained pair after stage II on the source: it has seen no graph,
+generation or topology of the target. Arms, all on the target: the checkpoint as it is
+(`zero_shot`), as the guide of a few episodes (`few_shot`: no weight changes), tuned by stage II on
+as many (`few_shot_tuned`), the pretrained pair as a guide (`pretrained`), policies from scratch
+with many episodes (`scratch`), the plan that was best for the target's graph on the source's
+cluster (`stale_plan`), HEFT, perturbed HEFT and annealing with as many simulations as few-shot, and
+annealing with as many as scratch. The best known value is the best of all arms and of a long run of
+the portfolio per seed (`portfolio_long`).
 """
 
 import json
@@ -26,6 +29,7 @@ from doppler.graphs.llama import llama_block
 from doppler.graphs.matmul_chain import matmul_chain
 from doppler.planners.base import Budget, Planner
 from doppler.planners.bounds import lower_bounds
+from doppler.planners.guided import GuidedPlanner
 from doppler.planners.learned import LearnedPlanner
 from doppler.planners.learned_run import PlanProgress
 from doppler.planners.registry import get_planner
@@ -110,8 +114,14 @@ class ArmResult:
     curve: Curve
 
 
-def transfer(config: TransferConfig, command: Sequence[str]) -> None:
-    """Runs every case with every seed; writes the table, the chart and their data."""
+def transfer(
+    config: TransferConfig, command: Sequence[str]
+) -> tuple[list[ArmResult], dict[str, int]]:
+    """Runs every case with every seed; writes the table, the chart and their data.
+
+    Returns:
+        (a row per case, seed and arm; best known value per case)
+    """
     for name in config.cases:
         if name not in CASES:
             raise ConfigError(f"transfer case {name!r} is unknown; {nearest(name, CASES)}")
@@ -139,6 +149,7 @@ def transfer(config: TransferConfig, command: Sequence[str]) -> None:
     view.show(_table(results, best, bounds))
     draw_chart(results, best, folder / CHART_FILE)
     view.line(f"chart: {folder / CHART_FILE}; data: {folder / TABLE_FILE}")
+    return results, best
 
 
 def problem_of(graph: str, cluster: str) -> Pair:
@@ -151,20 +162,23 @@ def run_case(name: str, target: Pair, seed: int, config: TransferConfig) -> list
     """Returns all arms of one case with one seed."""
     case = CASES[name]
     source = problem_of(case.source_graph, case.source_cluster)
-    teacher = LearnedPlanner(mode=LearnedMode.tune)
+    teacher = LearnedPlanner(mode=LearnedMode.tune, start=Start.pretrained)
     _run(teacher, source, config.source_episodes, seed)
     assert teacher.policy is not None
     few, many = config.few_shot, config.scratch
     zero = LearnedPlanner(mode=LearnedMode.greedy, policy=_copy(teacher.policy))
+    tuned = LearnedPlanner(mode=LearnedMode.tune, policy=_copy(teacher.policy))
     planners: dict[str, tuple[Planner, int]] = {
         "zero_shot": (zero, 1),
-        "few_shot": (LearnedPlanner(mode=LearnedMode.tune, policy=_copy(teacher.policy)), few),
-        "pretrained": (LearnedPlanner(mode=LearnedMode.tune, start=Start.pretrained), few),
+        "few_shot": (GuidedPlanner(policy=_copy(teacher.policy)), few),
+        "few_shot_tuned": (tuned, few),
+        "pretrained": (GuidedPlanner(), few),
         "scratch": (LearnedPlanner(mode=LearnedMode.tune), many),
         "heft": (get_planner("heft"), 4),
+        "perturbed_heft_few": (get_planner("perturbed_heft"), few),
         "annealing_few": (get_planner("annealing"), few),
         "annealing_many": (get_planner("annealing"), many),
-        "annealing_long": (get_planner("annealing"), config.reference),
+        "portfolio_long": (get_planner("portfolio"), config.reference),
     }
     rows = []
     for arm, (planner, calls) in planners.items():
@@ -196,7 +210,7 @@ def draw_chart(results: Sequence[ArmResult], best: dict[str, int], path: Path) -
     figure, axes = plt.subplots(1, len(best), figsize=(5.2 * len(best), 4.0), squeeze=False)
     for axis, case in zip(axes[0], best, strict=True):
         highest = 1.0
-        for arm in ("few_shot", "pretrained", "scratch", "annealing_many"):
+        for arm in ("few_shot", "few_shot_tuned", "scratch", "annealing_many"):
             rows = [row for row in results if row.case == case and row.arm == arm]
             ends = max(row.simulations for row in rows)
             grid = np.unique(np.geomspace(1, max(2, ends), 80).astype(int))
@@ -230,7 +244,7 @@ def _run(planner: Planner, pair: Pair, calls: int, seed: int) -> tuple[int, int,
     """Returns (value, simulations, curve) of one planner on one problem."""
     scorer = CompiledScorer(*pair)
     curve: Curve = []
-    if isinstance(planner, LearnedPlanner):
+    if isinstance(planner, LearnedPlanner | GuidedPlanner):
 
         def note(progress: PlanProgress) -> None:
             curve.append((progress.simulations, progress.best_ns))

@@ -1,4 +1,5 @@
 import json
+import re
 
 import pytest
 
@@ -34,6 +35,8 @@ def test_the_pretrained_policy_comes_with_the_record_of_its_training():
     record = json.loads((FOLDER / "training.json").read_text())
     assert record["command"].startswith("doppler pretrain")
     assert record["epochs"] >= 1
+    assert record["cpu_seconds"] > 0
+    assert re.fullmatch(r"[0-9a-f]{12}", record["revision"])
     assert load_pretrained().config.kind.value == "improved"
 
 
@@ -55,12 +58,14 @@ def test_transfer_writes_table_and_chart(tmp_path, case):
     assert set(values) == {
         "zero_shot",
         "few_shot",
+        "few_shot_tuned",
         "pretrained",
         "scratch",
         "heft",
+        "perturbed_heft_few",
         "annealing_few",
         "annealing_many",
-        "annealing_long",
+        "portfolio_long",
         "stale_plan",
     }
     assert min(values.values()) == document["best_known_ns"][case]

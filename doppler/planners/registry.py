@@ -29,6 +29,7 @@ BUILT_IN = {
     "exact_no_holds": "doppler.planners.cp_sat:plan_without_holds",
     "exhaustive": "doppler.planners.exhaustive:plan",
     "gdp": "doppler.planners.gdp:plan",
+    "guided": "doppler.planners.guided:plan",
     "heft": "doppler.planners.heft:plan",
     "learned": "doppler.planners.learned:plan",
     "learned_joint": "doppler.planners.ablations:joint",

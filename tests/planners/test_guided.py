@@ -1,0 +1,77 @@
+import dataclasses
+
+import numpy as np
+import pytest
+
+from doppler.core.errors import ConfigError
+from doppler.planners.base import Budget
+from doppler.planners.guided import GuidedPlanner, GuidedSettings
+from doppler.planners.learned import LearnedPlanner
+from doppler.planners.list_schedule import make_list_scheduler
+from doppler.policies.config import PolicyConfig, PolicyKind
+from doppler.policies.dual import DualPolicy
+from doppler.training.config import LearnedMode
+from simulator.scorer import CompiledScorer
+from tests.policies.problems import layered
+
+TINY = PolicyConfig(hidden=8, rank=4, rounds=1, head_hidden=8, summary=2)
+
+
+def value_of(pair, plan):
+    return int(CompiledScorer(*pair).score_plans([plan])[0])
+
+
+def run(pair, calls, seed=0, **settings):
+    planner = GuidedPlanner(
+        policy=DualPolicy(TINY, seed=0),
+        settings=dataclasses.replace(GuidedSettings(), **settings),
+    )
+    scorer = CompiledScorer(*pair)
+    plan = planner(pair[0], scorer, Budget(calls), np.random.default_rng(seed))
+    assert scorer.num_calls <= calls
+    return value_of(pair, plan)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_it_is_never_worse_than_the_policy_or_heft(seed):
+    pair = layered(seed, num_layers=5, width=4)
+    greedy = LearnedPlanner(mode=LearnedMode.greedy, policy=DualPolicy(TINY, seed=0))
+    first = value_of(
+        pair, greedy(pair[0], CompiledScorer(*pair), Budget(1), np.random.default_rng(0))
+    )
+    lists = make_list_scheduler(*pair)
+    heft = lists.heft()
+    (second,) = CompiledScorer(*pair).score(
+        lists.mask.placement(heft.devices_U[None]), heft.priority_V[None]
+    )
+    assert run(pair, 1, seed) == first
+    assert run(pair, 12, seed) <= min(first, second)
+
+
+def test_steps_find_what_draws_of_no_width_do_not():
+    pair = layered(4, num_layers=6, width=5)
+    still = {"order_noise": 0.0, "weight_noise": 0.0, "polish_share": 0.0, "finish_share": 0.0}
+    drawn = run(pair, 60, draw_share=1.0, **still)
+    walked = run(pair, 60, draw_share=0.1, **still)
+    assert walked < drawn
+
+
+def test_policies_without_terms_are_guides_too():
+    pair = layered(1, num_layers=4, width=3)
+    policy = DualPolicy(dataclasses.replace(TINY, kind=PolicyKind.paper), seed=0)
+    scorer = CompiledScorer(*pair)
+    plan = GuidedPlanner(policy=policy)(pair[0], scorer, Budget(16), np.random.default_rng(0))
+    assert value_of(pair, plan) > 0
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"finish_share": 1.5}, "finish_share lies in"),
+        ({"draw_share": 0.8, "polish_share": 0.4}, "0.8 and 0.4"),
+        ({"step_order": -1.0}, "step_order is at least 0"),
+    ],
+)
+def test_settings_out_of_range_are_refused(change, said):
+    with pytest.raises(ConfigError, match=said):
+        GuidedSettings(**change)
