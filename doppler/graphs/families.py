@@ -210,20 +210,6 @@ def make_cluster(num_devices: int, topology: Topology, mean_latency_ns: int) -> 
     return Cluster(name=f"{topology.value}_{num_devices}", devices=devices, links=links)
 
 
-def realised_ccr(instance: Instance) -> float:
-    """Returns the CCR of an instance as this module defines it (see there)."""
-    links = list(instance.cluster.link_table.values())
-    edges = instance.graph.edges
-    if not links or not edges:
-        return 0.0
-    total = 0
-    for edge in edges:
-        size = instance.graph.ops[edge.src].outputs[edge.output]
-        total += sum(link.latency_ns + link.occupancy_ns(size) for link in links)
-    mean_op_ns = float(np.mean(np.asarray(instance.costs.op_ns, dtype=np.float64)))
-    return total / (len(links) * len(edges)) / mean_op_ns
-
-
 def _member(kind: Any, value: Any) -> Any:
     if isinstance(value, kind):
         return value

@@ -11,7 +11,6 @@ wait on purpose. Its bound therefore holds for every plan, with or without holds
 is the bound is optimal among all plans; any other plan here is only the best one that was found.
 """
 
-import enum
 from dataclasses import dataclass, field
 from typing import Protocol, cast
 
@@ -47,20 +46,12 @@ class HoldScorer(Scorer, Protocol):
         ...
 
 
-class Optimality(enum.Enum):
-    """In which class a plan is proved to be the best.
-
-    `all_plans`: its value is the lower bound of every plan of the problem, those with holds
-    included. `unknown`: its value is above the bound; it is only the best plan that was found.
-    """
-
-    all_plans = "optimal among all plans, with or without holds"
-    unknown = "best plan found"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proof:
-    """What an exact planner proved beside its plan.
+    """What an exact planner proved beside its plan: a plan whose value is the bound is optimal.
+
+    For the objective p95 bound and schedule are those of the run without noise, and nothing is
+    proved of the percentile.
 
     Attributes:
         status: Of the model: `optimal` means that no device could do better even if it waited on
@@ -71,8 +62,6 @@ class Proof:
         without_holds_ns: Value of the solver's placement and order without holds, None if that
             was not scored.
         effort: Deterministic seconds that the solver took.
-        is_proof: False for the objective p95: bound and schedule are those of the run without
-            noise, and nothing is proved of the percentile.
     """
 
     status: SolveStatus
@@ -81,13 +70,6 @@ class Proof:
     plan_ns: int
     without_holds_ns: int | None
     effort: float
-    is_proof: bool
-
-    @property
-    def optimality(self) -> Optimality:
-        """What the plan is proved to be."""
-        proved = self.is_proof and self.plan_ns <= self.bound_ns
-        return Optimality.all_plans if proved else Optimality.unknown
 
 
 def plan(problem: Problem, scorer: Scorer, budget: Budget, rng: np.random.Generator) -> Plan:
@@ -154,8 +136,8 @@ class ExactPlanner:
         calls = min(budget.calls - 2, MAX_HINT_CALLS)
         start = _best_of(annealing.plan, problem, scorer, calls, rng)
         # A percentile over noise is no value of the model, so nothing can be proved of it.
-        is_proof = problem.objective is not Objective.p95
-        hint = None if start is None or not is_proof else _hint(mask, scorer.costs, *start)
+        has_bound = problem.objective is not Objective.p95
+        hint = None if start is None or not has_bound else _hint(mask, scorer.costs, *start)
         bound_ns = lower_bounds(problem, scorer.costs).best_ns
         found = solve_schedule(mask, scorer.costs, bound_ns, self._settings(budget), seed, hint)
         best = _Best(problem, scorer, last_call, self.source)
@@ -173,7 +155,6 @@ class ExactPlanner:
             plan_ns=best.value_ns,
             without_holds_ns=without_ns,
             effort=found.effort,
-            is_proof=is_proof,
         )
         return plan
 

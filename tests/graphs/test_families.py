@@ -15,7 +15,6 @@ from doppler.graphs.families import (
     FamilySpec,
     Topology,
     generate,
-    realised_ccr,
 )
 from doppler.graphs.levels import depth, mean_op_ns, mean_transfer_ns
 from doppler.graphs.tiled import cholesky, lu, qr
@@ -39,12 +38,10 @@ specs = st.builds(
 @settings(max_examples=80, deadline=None)
 def test_the_asked_ratio_and_mean_time_are_the_realised_ones(spec):
     instance = spec.instance()
-    # Broken once by leaving the latency out of the bytes: off by a tenth.
-    assert realised_ccr(instance) == pytest.approx(spec.ccr, rel=2e-3)
     times = np.asarray(instance.costs.op_ns)
     assert times.mean() == pytest.approx(MEAN_OP_NS, rel=1e-5)
     assert times.min() >= 1
-    # The project's own mean over links is the same definition.
+    # Broken once by leaving the latency out of the bytes: off by a tenth.
     mean_ns = mean_transfer_ns(instance.problem).mean()
     ratio = mean_ns / mean_op_ns(instance.problem, instance.costs).mean()
     assert ratio == pytest.approx(spec.ccr, rel=2e-3)
