@@ -1,5 +1,6 @@
 """Typed configuration of the commands that work on graphs, clusters and tables in files."""
 
+import enum
 from dataclasses import dataclass
 
 from doppler.config import at_least, setting
@@ -7,6 +8,14 @@ from doppler.core.errors import ConfigError
 from doppler.core.problem import Objective
 from doppler.policies.config import MessagePassing, PolicyKind
 from doppler.training.config import LearnedMode, Start
+
+
+class TrainedPlanner(enum.StrEnum):
+    """Planners that learn and read settings of their own in `doppler plan`; others have a name."""
+
+    learned = enum.auto()
+    placeto = enum.auto()
+    gdp = enum.auto()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -66,7 +75,7 @@ class GraphConfig:
 class PlanConfig(GraphConfig):
     """doppler plan: place a graph with one planner."""
 
-    planner: str = setting("learned", "planner that makes the plan")
+    planner: str = setting(TrainedPlanner.learned.value, "planner that makes the plan")
     mode: LearnedMode = setting(
         LearnedMode.polish, "planner=learned: greedy, sample, tune or polish"
     )
@@ -105,7 +114,7 @@ class PlanConfig(GraphConfig):
             and self.start is Start.pretrained
             and self.policy is PolicyKind.improved
         )
-        if self.planner != "learned" and not is_default:
+        if self.planner != TrainedPlanner.learned and not is_default:
             raise ConfigError(
                 f"mode, start, policy and seconds are settings of planner=learned, and planner is "
                 f"{self.planner!r}"
@@ -116,12 +125,13 @@ class PlanConfig(GraphConfig):
                 "start=scratch"
             )
         at_least(self, 0, "imitation")
-        if self.imitation and self.planner not in ("placeto", "gdp"):
+        if self.imitation and self.planner not in (TrainedPlanner.placeto, TrainedPlanner.gdp):
             raise ConfigError(
                 f"imitation is a setting of planner=placeto and gdp, and planner is "
                 f"{self.planner!r}"
             )
-        if self.messages is not MessagePassing.per_step and self.planner != "placeto":
+        is_placeto = self.planner == TrainedPlanner.placeto
+        if self.messages is not MessagePassing.per_step and not is_placeto:
             raise ConfigError(
                 f"messages is a setting of planner=placeto, and planner is {self.planner!r}"
             )

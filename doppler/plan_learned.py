@@ -4,7 +4,7 @@ from doppler.api import PlannerResult, plan_problem
 from doppler.console import View
 from doppler.core.costs import Costs
 from doppler.core.problem import Problem
-from doppler.graph_config import PlanConfig
+from doppler.graph_config import PlanConfig, TrainedPlanner
 from doppler.planners.base import Planner
 from doppler.planners.bounds import bound_words
 from doppler.planners.gdp import GdpConfig, GdpPlanner
@@ -17,10 +17,10 @@ from simulator.noise import Noise
 
 def chosen_planner(config: PlanConfig) -> str | Planner:
     """Returns the planner with its settings, or its name where it has none."""
-    if config.planner == "placeto":
+    if config.planner == TrainedPlanner.placeto:
         settings = PlacetoConfig(messages=config.messages, imitation=config.imitation)
         return PlacetoPlanner(config=settings)
-    if config.planner == "gdp":
+    if config.planner == TrainedPlanner.gdp:
         return GdpPlanner(config=GdpConfig(imitation=config.imitation))
     return config.planner
 
