@@ -22,7 +22,7 @@ from support.common import finish
 
 from doppler.policy_config import TransferConfig
 from doppler.training.learner import torch_threads
-from doppler.transfer import transfer
+from doppler.transfer import measure_transfer
 
 TARGETS = {"worst_few_shot_over_best": "<= 1.02", "few_shot_episodes": "<= 200"}
 CASES = ["p100_to_v100", "a100_to_h100"]
@@ -41,7 +41,7 @@ def main() -> None:
         reference=4000 if arguments.quick else 20000,
     )
     with torch_threads(1):
-        results, best = transfer(config, [sys.executable, *sys.argv])
+        results, best = measure_transfer(config, [sys.executable, *sys.argv])
     figures = {}
     for arm in dict.fromkeys(row.arm for row in results):
         ratios = {

@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 from rich.table import Table
 
+from doppler.api import make_scorer
 from doppler.console import View
 from doppler.core.costs import Costs
 from doppler.core.errors import ConfigError, nearest
@@ -41,7 +42,6 @@ from doppler.training.config import LearnedMode, Start
 from simulator.costs.roofline import RooflineModel
 from simulator.hardware.catalogue import load_catalogue
 from simulator.hardware.machines import named_cluster
-from simulator.scorer import CompiledScorer
 
 TABLE_FILE = "transfer.json"
 CHART_FILE = "transfer.png"
@@ -114,7 +114,12 @@ class ArmResult:
     curve: Curve
 
 
-def transfer(
+def transfer(config: TransferConfig, command: Sequence[str]) -> None:
+    """The command `doppler transfer`; see `measure_transfer`."""
+    measure_transfer(config, command)
+
+
+def measure_transfer(
     config: TransferConfig, command: Sequence[str]
 ) -> tuple[list[ArmResult], dict[str, int]]:
     """Runs every case with every seed; writes the table, the chart and their data.
@@ -242,7 +247,7 @@ def _copy(policy: DualPolicy) -> DualPolicy:
 
 def _run(planner: Planner, pair: Pair, calls: int, seed: int) -> tuple[int, int, Curve]:
     """Returns (value, simulations, curve) of one planner on one problem."""
-    scorer = CompiledScorer(*pair)
+    scorer = make_scorer(*pair)
     curve: Curve = []
     if isinstance(planner, LearnedPlanner | GuidedPlanner):
 
@@ -260,14 +265,14 @@ def _stale_value(case: TransferCase, target: Pair, calls: int, seed: int) -> int
     """Value on the target's cluster of the plan that is best for its graph on the source's."""
     old = problem_of(case.target_graph, case.source_cluster)
     plan = get_planner("annealing")(
-        old[0], CompiledScorer(*old), Budget(calls), np.random.default_rng(seed)
+        old[0], make_scorer(*old), Budget(calls), np.random.default_rng(seed)
     )
     moved = make_plan(target[0], plan.placement, plan.priority, "stale_plan")
     return _value(target, moved)
 
 
 def _value(pair: Pair, plan: Plan) -> int:
-    return int(CompiledScorer(*pair).score_plans([plan])[0])
+    return int(make_scorer(*pair).score_plans([plan])[0])
 
 
 def _at(curve: Curve, grid: np.ndarray) -> np.ndarray:  # type: ignore[type-arg]
