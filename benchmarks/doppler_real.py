@@ -11,7 +11,8 @@ correlation of simulated and measured times, both relative to the learned plan's
 that can be told apart: in the order of measured time, one whose interval overlaps that of the last
 one taken is left out. On two cores nearly all planners come within 1 % of the lower bound, so
 random plans that load one core more than the other are measured, too, in turns of their own with
-the learned and the single-device plan.
+the learned and the single-device plan. `foreign_cores` says how many cores other programs kept
+busy meanwhile: above about 0.1 the figures tell of them.
 """
 
 import argparse
@@ -22,6 +23,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
+from executor_overhead import cpu_times, foreign_cpu
 from rich.console import Console
 from scipy import stats
 from support.common import finish
@@ -80,6 +82,7 @@ def main() -> None:
     figures: dict[str, float] = {}
     ratios: list[Interval] = []
     points: list[list[Point]] = []
+    before = cpu_times()
     for graph in arguments.graphs:
         run = learn_graph(graph, arguments)
         assert run.comparison is not None
@@ -105,6 +108,7 @@ def main() -> None:
         "spearman_plans": len(simulated),
         **pair_figures(points),
         "num_plans": sum(map(len, points)),
+        "foreign_cores": foreign_cpu(before, cpu_times()),
     }
     finish("doppler_real", figures, TARGETS, seed=arguments.seed)
 
