@@ -23,7 +23,7 @@ from executor.runtime import CoreExecutor
 from simulator.compiled import CompiledRuntime
 from simulator.costs.roofline import RooflineModel
 from simulator.noise import Noise
-from simulator.replicas import ReplicaScorer
+from simulator.replicas import ReplicaScorer, Spread
 from simulator.scorer import CompiledScorer
 
 DEFAULT_BUDGET = 3000
@@ -177,8 +177,21 @@ def run(
         PlanError: If the plan does not fit the problem.
         ExecutionError: If a worker dies, hangs, or a kernel raises.
     """
-    with CoreExecutor(spec, problem, options) as executor:
+    with open_executor(spec, problem, options) as executor:
         return executor.run(problem, plan, iterations)
+
+
+def open_executor(
+    spec: JobSpec, problem: Problem, options: ExecutorOptions | None = None
+) -> CoreExecutor:
+    """Returns what runs a job for real, its workers started; closing it ends them.
+
+    Raises:
+        CapacityError: If the machine has too little room for it.
+        ClusterError: If a device is none of this machine.
+        ExecutionError: If a worker does not start.
+    """
+    return CoreExecutor(spec, problem, options)
 
 
 def resolve_costs(problem: Problem, costs: Costs | None) -> Costs:
@@ -257,7 +270,12 @@ def _result(
 def score_plan(problem: Problem, costs: Costs, plan: Plan) -> int:
     """Returns the simulated objective of a plan, in ns."""
     check_plan(problem, plan)
-    return int(CompiledScorer(problem, costs).score_plans([plan])[0])
+    return int(make_scorer(problem, costs).score_plans([plan])[0])
+
+
+def plan_spread(problem: Problem, costs: Costs, plan: Plan, noise: Noise, seed: int = 0) -> Spread:
+    """Returns how the simulated objective of a plan scatters over replicas drawn from noise."""
+    return ReplicaScorer(problem, costs, noise, seed=seed).spread(plan)
 
 
 def compare_problem(

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from doppler.api import make_scorer
 from doppler.core.costs import Costs
 from doppler.core.errors import ConfigError, nearest
 from doppler.core.plan import Plan
@@ -24,7 +25,6 @@ from doppler.planners.base import Budget, Planner
 from doppler.planners.learned import LearnedPlanner
 from doppler.planners.registry import get_planner, planner_names
 from doppler.training.config import LearnedMode, Start
-from simulator.scorer import CompiledScorer
 
 FIRST_PROBE = 128
 MOST_CALLS = 2_000_000
@@ -90,11 +90,11 @@ def column(name: str) -> Planner:
 
 def measure(make: Planner, problem: Problem, costs: Costs, calls: int, seed: int) -> Measured:
     """Returns what a planner makes of a problem with a budget of `calls`, and its cost."""
-    scorer = CompiledScorer(problem, costs)
+    scorer = make_scorer(problem, costs)
     start = time.process_time()
     plan = make(problem, scorer, Budget(calls), np.random.default_rng(seed))
     spent = time.process_time() - start
-    value = int(CompiledScorer(problem, costs).score_plans([plan])[0])
+    value = int(make_scorer(problem, costs).score_plans([plan])[0])
     return Measured(plan=plan, value_ns=value, calls=scorer.num_calls, cpu_seconds=spent)
 
 

@@ -12,6 +12,7 @@ from doppler.api import (
     compare_problem,
     make_problem,
     plan_problem,
+    plan_spread,
     score_plan,
 )
 from doppler.api import simulate as simulate_plan
@@ -61,7 +62,7 @@ from doppler.training.checkpoint import save_checkpoint
 from executor.collectives.available import probe_collectives
 from executor.probe import probe as probe_machine
 from executor.probe import verify_backends
-from simulator.replicas import ReplicaScorer, Spread, median_objective
+from simulator.replicas import Spread, median_objective
 from simulator.robustness import robustness
 
 
@@ -165,11 +166,10 @@ def simulate(config: SimulateConfig, command: Sequence[str]) -> None:
     if problem.objective is Objective.period:
         view.line(f"period: {score_plan(problem, costs, stored) / 1e6:.3f} ms")
     if problem.objective is Objective.p95:
-        scorer = ReplicaScorer(
-            problem, costs, choice.noise(config.noise, problem.objective), seed=config.seed
-        )
+        noise = choice.noise(config.noise, problem.objective)
+        scatter = plan_spread(problem, costs, stored, noise, config.seed)
         words = f"noise {config.noise:g}" if config.noise else "noise as measured"
-        view.line(f"with {words}: {_spread_text(scorer.spread(stored))}")
+        view.line(f"with {words}: {_spread_text(scatter)}")
     if config.robustness:
         median = dataclasses.replace(problem, objective=median_objective(problem))
         found = robustness(median, costs, stored, error=config.robustness, seed=config.seed)

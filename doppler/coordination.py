@@ -11,6 +11,7 @@ from contextlib import ExitStack
 
 import numpy as np
 
+from doppler.api import make_scorer, open_executor, simulate
 from doppler.config import JobConfig
 from doppler.coordinator.layouts import even_layout, max_gmis
 from doppler.coordinator.measured_roles import MeasuredRoles, measured_roles
@@ -38,9 +39,7 @@ from doppler.planners.learned import SOURCE, LearnedPlanner
 from doppler.training.config import Start
 from executor.options import ExecutorOptions
 from executor.runtime import CoreExecutor
-from simulator.compiled import CompiledRuntime
 from simulator.costs.measured import CostTable
-from simulator.scorer import CompiledScorer
 
 NS_PER_S = 1e9
 
@@ -173,7 +172,7 @@ class Coordination:
             if problem.cluster.num_devices == 1 or is_placed:
                 continue
             start = time.perf_counter()
-            scorer = CompiledScorer(problem, self.costs(problem))
+            scorer = make_scorer(problem, self.costs(problem))
             plan = LearnedPlanner(start=Start.pretrained)(
                 problem, scorer, Budget(budget), np.random.default_rng(self._seed)
             )
@@ -189,7 +188,7 @@ class Coordination:
         """Returns the simulated profile of DP-only with `envs` environments on each of the GMIs."""
         row = self._dp_only(gmis, envs)
         problem = row.variant.problem
-        trace = CompiledRuntime(self.costs(problem)).run(problem, row.variant.plan, 3)
+        trace = simulate(problem, row.variant.plan, self.costs(problem), 3)
         return Sample(
             gmis=gmis,
             envs=envs,
@@ -203,7 +202,7 @@ class Coordination:
         problem, plan = row.variant.problem, row.variant.plan
         job = self.real_job(row.batch, fused=True)
         try:
-            with CoreExecutor(job.spec, problem, ExecutorOptions()) as executor:
+            with open_executor(job.spec, problem, ExecutorOptions()) as executor:
                 executor.run(problem, plan, 3)
                 trace = executor.run(problem, plan, iterations)
         except CapacityError:
@@ -239,7 +238,7 @@ class Coordination:
                 key = _key(row)
                 if key not in executors:
                     executors[key] = stack.enter_context(
-                        CoreExecutor(
+                        open_executor(
                             job.spec, row.variant.problem, ExecutorOptions(shm_dir=shm_dir)
                         )
                     )
@@ -291,7 +290,7 @@ class Coordination:
 
     def _row(self, variant: Variant, batch: Batch) -> Row:
         start = time.perf_counter()
-        scorer = CompiledScorer(variant.problem, self.costs(variant.problem))
+        scorer = make_scorer(variant.problem, self.costs(variant.problem))
         period_ns = int(scorer.score_plans([variant.plan])[0])
         return Row(
             variant=variant,

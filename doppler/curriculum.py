@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from doppler.api import make_scorer
 from doppler.core.costs import Costs
 from doppler.core.plan import make_plan
 from doppler.core.problem import Problem
@@ -22,7 +23,6 @@ from doppler.policies.dual import DualPolicy, policy_inputs
 from doppler.policies.sampling import SampleMode, Temperature, plan_arrays
 from doppler.training.elites import EliteBuffer
 from doppler.training.reinforce import Lesson
-from simulator.scorer import CompiledScorer
 
 MAX_OPS = 160
 HELD_OUT = (Family.stencil, Family.out_tree, Family.cholesky, Family.qr)
@@ -82,7 +82,7 @@ def make_lesson(
 ) -> Lesson:
     """Returns a lesson whose elites come from HEFT, the policy's samples and a search from them."""
     problem, costs = pair
-    scorer = CompiledScorer(problem, costs)
+    scorer = make_scorer(problem, costs)
     assignment = build_assignment(problem, costs)
     inputs = policy_inputs(assignment, policy.config)
     elites = EliteBuffer(assignment, NUM_ELITES)
@@ -116,7 +116,7 @@ def greedy_ratios(policy: DualPolicy, pairs: Sequence[Pair]) -> list[float]:
     """Returns value of the greedy episode / value of HEFT with insertion, per problem."""
     ratios = []
     for problem, costs in pairs:
-        scorer = CompiledScorer(problem, costs)
+        scorer = make_scorer(problem, costs)
         (reference,) = scorer.score(*heft_arrays((problem, costs)))
         inputs = policy_inputs(build_assignment(problem, costs), policy.config)
         rollouts = policy.sample(inputs, 1, np.random.default_rng(0), mode=SampleMode.greedy)

@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from doppler.api import make_scorer
 from doppler.columns import Measured, calls_for, column, measure, warm_up
 from doppler.core.costs import Costs
 from doppler.core.errors import ConfigError, FormatError, nearest
@@ -23,7 +24,6 @@ from doppler.core.serialize import from_json, read_json, to_json, write_atomic
 from doppler.graphs.published import PUBLISHED
 from doppler.machines import read_machine
 from doppler.planners.bounds import QUICK_BOUNDS, Bound, lower_bounds
-from simulator.scorer import CompiledScorer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,7 +225,7 @@ def load_best(folder: Path, task: Task) -> BestKnown | None:
     plan = from_json(document["plan"], "plan", task.problem, where=str(path))
     if not isinstance(plan, Plan):
         raise FormatError(f"{path} holds no plan")
-    value = int(CompiledScorer(task.problem, task.costs).score_plans([plan])[0])
+    value = int(make_scorer(task.problem, task.costs).score_plans([plan])[0])
     if value != document["value_ns"]:
         raise FormatError(
             f"{path} says {document['value_ns']} ns, and its plan scores {value}: the times or "

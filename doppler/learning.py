@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from doppler.api import compare_problem, plan_problem, summarise
+from doppler.api import compare_problem, make_scorer, plan_problem, summarise
 from doppler.calibration import Calibration, cache_folder, job_problem, load_or_calibrate
 from doppler.config import LayoutName, LearnConfig
 from doppler.console import View
@@ -24,7 +24,6 @@ from doppler.training.metrics import TrainingRecord
 from doppler.trial import replan_budget, run_for_real
 from executor.options import ExecutorOptions
 from executor.probe import ProbeResult, probe
-from simulator.scorer import CompiledScorer
 
 SCORING_THREADS = 2
 WARM_UP = "doppler.planners.warmup"
@@ -165,7 +164,7 @@ def _plan_all(run: LearnRun, layouts: Sequence[Layout], view: View) -> None:
             advance(1, f"stage {record.stage.value}, {record.simulations} simulations{best}")
 
         run.planner.on_record = on_record
-        scorer = CompiledScorer(problem, costs, threads=SCORING_THREADS)
+        scorer = make_scorer(problem, costs, threads=SCORING_THREADS)
         start = time.perf_counter()
         rng = np.random.default_rng(config.seed)
         calls = budget - replan_budget(config.training)

@@ -15,6 +15,7 @@ from safetensors.numpy import load_file
 from yaml import YAMLError
 
 from doppler.adapt import AdaptiveJob
+from doppler.api import make_scorer
 from doppler.calibration import Calibration, load_calibration
 from doppler.compose import overridden_keys
 from doppler.config import AnyJobConfig, JobConfig, OnFailure, RunConfig
@@ -61,7 +62,6 @@ from executor.options import ExecutorOptions
 from executor.probe import probe
 from simulator.costs.measured import CostTable
 from simulator.costs.source import UnknownTimeError
-from simulator.scorer import CompiledScorer
 
 WINDOW = 10
 MIN_WINDOW = 3
@@ -278,7 +278,7 @@ class _Runner:
     def _replan(self, problem: Problem, costs: Costs, present: Plan | None = None) -> Plan:
         return get_planner(REPLANNER)(
             problem,
-            CompiledScorer(problem, costs),
+            make_scorer(problem, costs),
             Budget(REPLAN_BUDGET),
             np.random.default_rng(self._seed),
         )

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
 
+from doppler.api import open_executor
 from doppler.core.plan import Plan
 from doppler.core.problem import Objective, Problem
 from doppler.core.trace import Trace
@@ -73,7 +74,7 @@ class JobSession:
         self.rewards: list[RewardRecord] = []
         self._reader = RewardReader(job) if isinstance(job, RLJob) else None
         recorded = () if self._reader is None else self._reader.recorded
-        self.executor = CoreExecutor(job.spec, problem, replace(options, record=recorded))
+        self.executor = open_executor(job.spec, problem, replace(options, record=recorded))
 
     def __enter__(self) -> "JobSession":
         return self

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from doppler.adapt import RunPlan
+from doppler.api import make_scorer
 from doppler.core.plan import Plan, make_plan
 from doppler.core.problem import Problem
 from doppler.core.trace import Trace
@@ -26,7 +27,6 @@ from doppler.training.metrics import OnRecord
 from doppler.training.reinforce import reinforce
 from simulator.calibrate import observe
 from simulator.costs.measured import CostTable
-from simulator.scorer import CompiledScorer
 
 BATCH = 4
 REMEASURED = 4
@@ -183,7 +183,7 @@ class _Session:
     def replan(self, planner: LearnedPlanner, budget: int, rng: np.random.Generator) -> Plan:
         """Plans again on the costs as corrected so far, from the policy as it is; measures it."""
         start = time.perf_counter()
-        scorer = CompiledScorer(self._problem, self.table.costs(self._problem))
+        scorer = make_scorer(self._problem, self.table.costs(self._problem))
         plan = planner(self._problem, scorer, Budget(max(1, budget)), rng)
         self.simulations += scorer.num_calls
         self.learning_seconds += time.perf_counter() - start

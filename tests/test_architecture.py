@@ -1,5 +1,6 @@
 """The layers of docs/design.md: what each package may load, seen from a fresh interpreter."""
 
+import ast
 import subprocess
 import sys
 import tomllib
@@ -56,6 +57,19 @@ def test_every_package_has_its_place_in_the_import_contracts():
         mine = next(c for c in contracts if c.get("source_modules") == [package])
         others = {"simulator", "executor", "doppler.*"} - {package}
         assert others <= set(mine["forbidden_modules"])
+
+
+def test_runtimes_are_made_in_the_api_only():
+    """`doppler verify` compares the engines, so it makes both itself."""
+    engines = {"SimPyRuntime", "CompiledRuntime", "CoreExecutor", "CompiledScorer", "ReplicaScorer"}
+    makers = {
+        path.name
+        for path in ROOT.glob("doppler/*.py")
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+        if node.func.id in engines
+    }
+    assert makers == {"api.py", "verify.py"}
 
 
 @pytest.mark.parametrize("package", ["doppler", "simulator", "executor"])
