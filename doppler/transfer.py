@@ -215,7 +215,7 @@ def draw_chart(results: Sequence[ArmResult], best: dict[str, int], path: Path) -
     figure, axes = plt.subplots(1, len(best), figsize=(5.2 * len(best), 4.0), squeeze=False)
     for axis, case in zip(axes[0], best, strict=True):
         highest = 1.0
-        for arm in ("few_shot", "few_shot_tuned", "scratch", "annealing_many"):
+        for arm in ("few_shot", "few_shot_tuned", "scratch"):
             rows = [row for row in results if row.case == case and row.arm == arm]
             ends = max(row.simulations for row in rows)
             grid = np.unique(np.geomspace(1, max(2, ends), 80).astype(int))
@@ -223,7 +223,7 @@ def draw_chart(results: Sequence[ArmResult], best: dict[str, int], path: Path) -
             highest = max(highest, float(lines.max()))
             axis.plot(grid, lines.mean(axis=0), label=arm.replace("_", " "))
             axis.fill_between(grid, lines.min(axis=0), lines.max(axis=0), alpha=0.15)
-        for arm, style in (("heft", ":"), ("stale_plan", "--")):
+        for arm, style in (("heft", ":"), ("stale_plan", "--"), ("annealing_few", "-.")):
             rows = [row for row in results if row.case == case and row.arm == arm]
             mean = float(np.mean([row.value_ns for row in rows])) / best[case]
             label = f"{arm.replace('_', ' ')} ({mean:.2f})"
