@@ -18,8 +18,9 @@ exact interval of the paired ratios (faster in all six). Where it keeps the temp
 ratio is 1 and nothing is left to measure; else it is the one of the ABBA blocks. How often it is
 which, and the ratio of the policy's plans alone, are figures of their own.
 
-`--resume FILE` keeps finished cells, so that the run may be cut into pieces; `foreign_cores` says
-how many cores other programs kept busy in the last piece.
+`--resume FILE` keeps finished cells, so that the run may be cut into pieces (six to eight minutes
+per `--job` on two quiet cores); `foreign_cores` says how many cores other programs kept busy in the
+last piece.
 """
 
 import argparse
