@@ -2,13 +2,14 @@
 
 policy_only    the pretrained policies' best of k episodes, no search at all
 policy_tuned   the same policies trained on the target graph (stage II), no search
-policy_polish  sampled, trained, then annealing from the policy's best plans; no search before
-heft_polish    the identical annealing from HEFT's plan, with the whole budget
+policy_polish  the learned planner: policy's episodes, stage II, then the portfolio's search from
+               its best plans and those of the list rules
+heft_polish    the identical search from HEFT's plan, with the whole budget
 anything else  the planner of that name in `doppler.planners.registry`
 """
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -19,8 +20,7 @@ from doppler.core.plan import Plan
 from doppler.core.problem import Problem
 from doppler.core.runtime import Scorer
 from doppler.graphs.families import generate
-from doppler.planners import heft
-from doppler.planners.annealing import anneal
+from doppler.planners import heft, portfolio
 from doppler.planners.base import Budget, Planner
 from doppler.planners.learned import LearnedPlanner
 from doppler.planners.registry import get_planner, planner_names
@@ -63,7 +63,8 @@ def _heft_polish(
     left = budget.calls - (scorer.num_calls - before)
     if left < 1:
         return seed
-    return anneal(problem, scorer, Budget(left), rng, seeds=(seed,), source="heft_polish")
+    found = portfolio.search(problem, scorer, Budget(left), rng, seeds=(seed,))
+    return replace(found, source="heft_polish")
 
 
 _OWN: dict[str, Planner] = {

@@ -17,7 +17,7 @@ from doppler.core.plan import Plan, check_plan
 from doppler.core.problem import Objective, Problem
 from doppler.core.trace import MIN_PERIOD_ITERATIONS
 from simulator.engine.jit import COUNT_BYTES, FIND_PERIOD, GIVE_PERIOD, IDLE
-from simulator.engine.lanes import Engine, Holds, Lane
+from simulator.engine.lanes import Engine, Holds, Kernel, Lane
 from simulator.engine.limits import int64_array
 from simulator.engine.tables import Int64
 from simulator.runtime import SimPyRuntime
@@ -191,6 +191,15 @@ class CompiledScorer:
         self.num_calls = calls + len(costs)
         return out
 
+    def kernel(self) -> Kernel:
+        """What a compiled search hands to `simulator.engine.kernel.run_plans` itself, plan by plan.
+
+        It counts its plans in `num_calls`, and uses the kernel in one thread at a time.
+        """
+        mode = self._mode | self._memory_mode(self._iterations)
+        lanes = self._lanes_for((self._iterations, 0, False, self._mode != 0))
+        return lanes[0].kernel(mode, self._penalty, stops_early=not self._mode)
+
     def _with_overheads(self, costs: Costs) -> "CompiledScorer":
         """This scorer, or one like it where slowdown or dispatch costs are others."""
         if (costs.slowdown_permille, costs.dispatch_ns) == (
@@ -298,12 +307,7 @@ class CompiledScorer:
         self, run: Callable[[int, int, Lane], None], count: int, key: tuple[int, int, bool, bool]
     ) -> None:
         """Runs chunks of rows, each with a lane that nobody else has meanwhile."""
-        iterations, num_holds, noise, recurrence = key
-        # Room for the next power of two, so that searches that add holds share their lanes.
-        room = 1 << (num_holds - 1).bit_length() if num_holds else 0
-        lanes = self._lanes.setdefault((iterations, room, noise, recurrence), [])
-        while len(lanes) < self._threads:
-            lanes.append(self._new_lane(iterations, room, noise, recurrence))
+        lanes = self._lanes_for(key)
         if self._pool is None or count < 2:
             run(0, count, lanes[0])
             return
@@ -323,6 +327,16 @@ class CompiledScorer:
         work(lanes[0])
         for other in others:
             other.result()
+
+    def _lanes_for(self, key: tuple[int, int, bool, bool]) -> list[Lane]:
+        """One lane per thread for iterations, holds, noise and recurrence."""
+        iterations, num_holds, noise, recurrence = key
+        # Room for the next power of two, so that searches that add holds share their lanes.
+        room = 1 << (num_holds - 1).bit_length() if num_holds else 0
+        lanes = self._lanes.setdefault((iterations, room, noise, recurrence), [])
+        while len(lanes) < self._threads:
+            lanes.append(self._new_lane(iterations, room, noise, recurrence))
+        return lanes
 
     def _new_lane(self, iterations: int, num_holds: int, noise: bool, recurrence: bool) -> Lane:
         return Lane(

@@ -1,7 +1,9 @@
 """Simulated annealing over explicit devices and priority keys, scored by the runtime's own rule.
 
-Several chains walk side by side, so that every call scores a batch. A move is accepted iff
-value <= current - T ln u with u drawn before scoring, so the scorer may stop a hopeless run early.
+Many starts walk a little, the better ones go on, the best one walks longest: which basin is good
+shows early, and within a basin one long walk reaches more than several short ones. A move is
+accepted iff value <= current - T ln u with u drawn before scoring, so the scorer may stop a
+hopeless run early.
 
 Source: Kirkpatrick et al. 1983; moves and cooling as in the project's portfolio study.
 """
@@ -13,13 +15,16 @@ import numpy as np
 from doppler.core.plan import Plan
 from doppler.core.problem import Problem
 from doppler.core.runtime import INFEASIBLE_NS, Scorer
-from doppler.planners.anneal_core import MoveTables, make_move_tables, propose
+from doppler.planners.anneal_chains import Walk
+from doppler.planners.anneal_core import MoveTables, make_move_tables
 from doppler.planners.anneal_orders import walk_orders
 from doppler.planners.base import Budget
 from doppler.planners.evaluator import Evaluator
 from doppler.planners.list_schedule import Fit, ListScheduler, make_list_scheduler
 from doppler.planners.mask import Ints
 from doppler.planners.round_robin import deal
+
+PLACEMENT = "annealing_placement"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,17 +34,16 @@ class AnnealingSettings:
     Attributes:
         hot, cold: First and last temperature, as parts of the best value.
         orders: Part of the budget for a walk over orders that HEFT places (`anneal_orders`).
-        calls_per_chain: One chain per that many plans, at least one.
-        max_chains: Chains at most: batches grow, walks get shorter.
-        reheats: Times that all chains start again from the best plans, cooler each time.
+        rounds: (chains, part of the rest) one after the other; each round goes on from the best
+            plans of those before, while the temperature falls on.
+        calls_per_chain: A round has no more chains than its calls pay for.
     """
 
-    hot: float = 0.01
+    hot: float = 0.005
     cold: float = 0.0003
     orders: float = 0.25
-    calls_per_chain: int = 20_000
-    max_chains: int = 8
-    reheats: int = 0
+    rounds: tuple[tuple[int, float], ...] = ((8, 0.3), (3, 0.3), (1, 0.4))
+    calls_per_chain: int = 500
 
 
 DEFAULT_SETTINGS = AnnealingSettings()
@@ -65,7 +69,7 @@ def plan_placement(
         PlanError: If no placement obeys pins, kinds, groups and links.
     """
     settings = AnnealingSettings(orders=0.0)
-    return anneal(problem, scorer, budget, rng, settings, source="annealing_placement")
+    return anneal(problem, scorer, budget, rng, settings, source=PLACEMENT)
 
 
 def anneal(
@@ -94,24 +98,38 @@ def anneal(
     """
     lists = make_list_scheduler(problem, scorer.costs)
     evaluator = Evaluator(problem, scorer, budget, source)
-    starts = _Starts(lists, evaluator)
+    starts = Starts(lists, evaluator)
     starts.add(seeds)
     starts.walk_orders(rng, settings, round(budget.calls * settings.orders))
     if evaluator.best_ns >= INFEASIBLE_NS or evaluator.remaining <= 0:
         return evaluator.plan()
-    num_chains = min(settings.max_chains, 1 + evaluator.remaining // settings.calls_per_chain)
-    tables = make_move_tables(lists.mask)
-    per_leg = evaluator.remaining // (num_chains * (settings.reheats + 1))
-    for leg in range(settings.reheats + 1):
-        walk = _Walk(tables, lists, evaluator, rng, starts.best(num_chains))
-        last = leg == settings.reheats
-        steps = -(-evaluator.remaining // num_chains) if last else per_leg
-        walk.run(steps, settings.hot / 2**leg, settings.cold)
-        starts.take(walk)
+    walk_rounds(make_move_tables(lists.mask), starts, evaluator, rng, settings)
     return evaluator.plan()
 
 
-class _Starts:
+def walk_rounds(
+    tables: MoveTables,
+    starts: "Starts",
+    evaluator: Evaluator,
+    rng: np.random.Generator,
+    settings: AnnealingSettings,
+) -> None:
+    """Spends what is left of the evaluator's budget on the rounds of the settings."""
+    total, scale = evaluator.remaining, float(evaluator.best_ns)
+    hot, ratio = settings.hot * scale, settings.cold / settings.hot
+    before = 0.0
+    for index, (most, share) in enumerate(settings.rounds):
+        last = index == len(settings.rounds) - 1
+        calls = evaluator.remaining if last else min(evaluator.remaining, round(total * share))
+        chains = starts.best(max(1, min(most, calls // settings.calls_per_chain)))
+        after = 1.0 if last else before + share
+        walk = Walk(tables, evaluator, rng, chains)
+        walk.run(-(-calls // len(chains)), hot * ratio**before, hot * ratio**after)
+        starts.take(walk)
+        before = after
+
+
+class Starts:
     """A pool of distinct plans with their values; the best ones start the chains."""
 
     def __init__(self, lists: ListScheduler, evaluator: Evaluator) -> None:
@@ -148,7 +166,7 @@ class _Starts:
         if best is not None:
             self._insert(*best)
 
-    def take(self, walk: "_Walk") -> None:
+    def take(self, walk: Walk) -> None:
         """Adds what the chains ended with, and the best of all."""
         for chain, value in enumerate(walk.values_C.tolist()):
             self._insert(value, walk.devices_CU[chain].copy(), walk.keys_CV[chain].copy())
@@ -158,9 +176,8 @@ class _Starts:
             self._insert(best.best_ns, devices_U, best.best_priority_V.copy())
 
     def best(self, count: int) -> list[tuple[int, Ints, Ints]]:
-        """The `count` best plans; the best one again where there are fewer."""
-        ranked = sorted(self._pool, key=lambda row: row[0])[:count]
-        return ranked + [ranked[0]] * (count - len(ranked))
+        """The `count` best distinct plans, fewer where there are fewer."""
+        return sorted(self._pool, key=lambda row: row[0])[:count]
 
     def _score(self, rows: list[tuple[Ints, Ints]]) -> None:
         if not rows or self._evaluator.remaining <= 0:
@@ -178,58 +195,6 @@ class _Starts:
             if known == value and (devices == devices_U).all() and (keys == keys_V).all():
                 return
         self._pool.append((value, devices_U, keys_V))
-
-
-class _Walk:
-    """Chains that walk side by side; `values_C`, `devices_CU`, `keys_CV` are where they stand."""
-
-    def __init__(
-        self,
-        tables: MoveTables,
-        lists: ListScheduler,
-        evaluator: Evaluator,
-        rng: np.random.Generator,
-        starts: list[tuple[int, Ints, Ints]],
-    ) -> None:
-        self._tables = tables
-        self._unit_V = lists.mask.unit_V
-        self._evaluator = evaluator
-        self._rng = rng
-        self.values_C = np.asarray([row[0] for row in starts], dtype=np.int64)
-        self.devices_CU = np.stack([row[1] for row in starts]).astype(np.int64)
-        self.keys_CV = np.stack([_spread(row[2]) for row in starts]).astype(np.int64)
-        self._states_C = rng.integers(1, 2**63 - 1, size=len(starts), dtype=np.uint64)
-        self._new_devices_CU = self.devices_CU.copy()
-        self._new_keys_CV = self.keys_CV.copy()
-        self._placements_CV = np.zeros_like(self.keys_CV)
-
-    def run(self, steps: int, hot: float, cold: float) -> None:
-        """Walks `steps` steps per chain while the temperature falls geometrically."""
-        scale = float(self._evaluator.best_ns)
-        for step in range(steps):
-            temperature = scale * hot * (cold / hot) ** (step / max(1, steps - 1))
-            slack_C = -temperature * np.log(1.0 - self._rng.random(len(self.values_C)))
-            bounds_C = self.values_C + slack_C.astype(np.int64)
-            propose(
-                self._tables,
-                self._states_C,
-                self.devices_CU,
-                self.keys_CV,
-                self._new_devices_CU,
-                self._new_keys_CV,
-                self._placements_CV,
-            )
-            found_C = self._evaluator.score(self._placements_CV, self._new_keys_CV, bounds_C)
-            accepted = np.flatnonzero(found_C <= bounds_C[: len(found_C)])
-            self.devices_CU[accepted] = self._new_devices_CU[accepted]
-            self.keys_CV[accepted] = self._new_keys_CV[accepted]
-            self.values_C[accepted] = found_C[accepted]
-
-
-def _spread(keys_V: Ints) -> Ints:
-    """Keys with the same order and room between any two, so that shifts can be small."""
-    order = np.argsort(np.argsort(keys_V, kind="stable"), kind="stable")
-    return np.asarray(order * 1024, dtype=np.int64)
 
 
 def _unit_devices(lists: ListScheduler, plan: Plan) -> Ints:

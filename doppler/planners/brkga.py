@@ -3,6 +3,7 @@
 Source: Goncalves and Resende 2011; parameters as in the project's portfolio study.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -46,9 +47,20 @@ def plan(problem: Problem, scorer: Scorer, budget: Budget, rng: np.random.Genera
         CapacityError: If no plan that was scored fits in memory.
         PlanError: If no placement obeys pins, kinds, groups and links.
     """
+    return evolve_from(problem, scorer, budget, rng, ())
+
+
+def evolve_from(
+    problem: Problem,
+    scorer: Scorer,
+    budget: Budget,
+    rng: np.random.Generator,
+    seeds: Sequence[Plan],
+) -> Plan:
+    """Returns the best plan of a population that holds the orders of given plans too."""
     lists = make_list_scheduler(problem, scorer.costs)
     evaluator = Evaluator(problem, scorer, budget, "brkga")
-    evolve(lists, evaluator, rng, DEFAULT_SETTINGS)
+    evolve(lists, evaluator, rng, DEFAULT_SETTINGS, [seed.priority for seed in seeds])
     if evaluator.best_ns >= INFEASIBLE_NS and evaluator.remaining > 0:
         first = lists.heft()
         evaluator.score(lists.mask.placement(first.devices_U)[None], first.priority_V[None])
@@ -60,6 +72,7 @@ def evolve(
     evaluator: Evaluator,
     rng: np.random.Generator,
     settings: BRKGASettings = DEFAULT_SETTINGS,
+    orders: Sequence[Sequence[int]] = (),
 ) -> None:
     """Spends the evaluator's budget on generations; it keeps the best plan.
 
@@ -68,10 +81,13 @@ def evolve(
         evaluator: Scores.
         rng: The only source of randomness.
         settings: Shape of the population.
+        orders: Priorities of plans whose orders are in the first generation.
     """
     num_ops, size = len(lists.levels_V), settings.population
     keys_PV = rng.random((size, num_ops))
     keys_PV[0] = lists.levels_V / max(1.0, float(lists.levels_V.max()))
+    for row, priority in enumerate(orders[: size - 1], start=1):
+        keys_PV[row] = np.argsort(np.argsort(priority, kind="stable")) / num_ops
     fit, first = first_fit(lists, evaluator, keys_PV[:1])
     values_P = np.full(size, INFEASIBLE_NS)
     values_P[0] = first.values_B[0]

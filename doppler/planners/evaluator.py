@@ -1,6 +1,7 @@
 """Scores plans within a budget and keeps the best one that was ever seen."""
 
 from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,8 +11,27 @@ from doppler.core.plan import Plan, make_plan
 from doppler.core.problem import Problem
 from doppler.core.runtime import INFEASIBLE_NS, Scorer
 from doppler.planners.base import Budget
+from simulator.engine.lanes import Kernel
 
 Ints = NDArray[np.int64]
+
+
+@runtime_checkable
+class KernelScorer(Protocol):
+    """A scorer whose plans a compiled search may run itself (`simulator.scorer.CompiledScorer`)."""
+
+    def kernel(self) -> Kernel | None:
+        """Returns the kernel, None if what lies behind the scorer has none."""
+        ...
+
+
+@runtime_checkable
+class Watcher(Protocol):
+    """A scorer that wants to know the best plan of such a search."""
+
+    def keep(self, value_ns: int, placement_V: Ints, priority_V: Ints) -> None:
+        """Takes a plan and its value."""
+        ...
 
 
 class Evaluator:
@@ -59,11 +79,27 @@ class Evaluator:
         )
         best = int(values_B.argmin())
         within = bounds is None or values_B[best] <= bounds[best]
-        if values_B[best] < self.best_ns and within:
-            self.best_ns = int(values_B[best])
-            self.best_placement_V = placements_BV[best].copy()
-            self.best_priority_V = priorities_BV[best].copy()
+        if within:
+            self.keep(int(values_B[best]), placements_BV[best], priorities_BV[best])
         return values_B
+
+    def kernel(self) -> Kernel | None:
+        """Returns what a compiled search may run plans with; it tells `walked` what it did."""
+        return self._scorer.kernel() if isinstance(self._scorer, KernelScorer) else None
+
+    def walked(self, calls: int, value_ns: int, placement_V: Ints, priority_V: Ints) -> None:
+        """Counts the plans of a compiled search and takes its best one."""
+        self._scorer.num_calls += calls
+        self.keep(value_ns, placement_V, priority_V)
+        if isinstance(self._scorer, Watcher):
+            self._scorer.keep(value_ns, placement_V, priority_V)
+
+    def keep(self, value_ns: int, placement_V: Ints, priority_V: Ints) -> None:
+        """Remembers a plan if it is the best one so far."""
+        if value_ns < self.best_ns:
+            self.best_ns = value_ns
+            self.best_placement_V = placement_V.copy()
+            self.best_priority_V = priority_V.copy()
 
     def plan(self) -> Plan:
         """Returns the best plan.

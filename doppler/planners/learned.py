@@ -6,8 +6,9 @@ returned, never the last):
 - `greedy`: the most likely episode, one simulation.
 - `sample`: the best of the budget's episodes.
 - `tune`: stage II on this problem (REINFORCE in the simulator), no search.
-- `polish`: a short search whose best plan the policies imitate, stage II, and annealing from the
-  policy's best plans.
+- `polish`: episodes, a short stage II, and then the portfolio's search from the policy's best plans
+  and those of the list rules. Policies that have seen nothing imitate the best plan of a short
+  search before.
 
 Where the most likely episode does not fit (memory, links), a search for a plan that does comes
 first. Policies that have seen nothing begin with stage I, the imitation of the critical-path
@@ -57,18 +58,20 @@ PROBE_TEMPERATURE = Temperature(select=0.5, place=0.5)
 TUNED = TrainingConfig(
     reinforce=ReinforceConfig(
         batch=16, learning_rate=Schedule(2e-3, 5e-4), temperature=Schedule(0.4, 0.2)
-    )
+    ),
+    most_samples=64,
+    most_episodes=160,
 )
 
 
 def plan(problem: Problem, scorer: Scorer, budget: Budget, rng: np.random.Generator) -> Plan:
-    """Returns the best plan of a learned planner with default settings.
+    """Returns the best plan of the learned planner, which starts from the pretrained pair.
 
     Raises:
         CapacityError: If no plan that was scored fits in memory.
         PlanError: If no placement obeys pins, kinds, groups and links.
     """
-    return LearnedPlanner()(problem, scorer, budget, rng)
+    return LearnedPlanner(start=Start.pretrained)(problem, scorer, budget, rng)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -140,7 +143,7 @@ class LearnedPlanner:
             imitate(learner, self._settings.imitation, self.on_record)
         run.score_greedy()
         if evaluator.best_ns >= INFEASIBLE_NS:
-            run.search(max(1, evaluator.remaining // 2), (), SOURCE)
+            run.search(max(1, evaluator.remaining // 2), ())
         self.values_ns = {"greedy": evaluator.best_ns}
         if self.mode is LearnedMode.sample:
             self._part(run, "sample")
@@ -159,22 +162,23 @@ class LearnedPlanner:
         calls = evaluator.calls_within(1.0)
         self._part(run, "search")
         if is_trained:
-            run.sample(round(calls * training.search_share))
+            run.sample(min(round(calls * training.search_share), training.most_samples))
         else:
-            run.search(round(calls * training.search_share), (), SOURCE)
+            run.search(round(calls * training.search_share), ())
             self._imitate_elites(run)
         self._part(run, "learn")
         self._reinforce(run, training.learn_share / max(1e-6, 1.0 - training.search_share))
         self._part(run, "polish")
+        rules = () if evaluator.is_over else run.score_rules()
         while not evaluator.is_over:
             left = max(1, evaluator.calls_within(1.0 if self.seconds is None else 0.7))
-            run.search(left, run.seeds(training.num_seeds, SOURCE), SOURCE)
+            run.search(left, (*run.seeds(training.num_seeds, SOURCE), *rules))
             if self.seconds is None:
                 break
 
     def _part(self, run: LearnedRun, name: str) -> None:
         self.values_ns[f"before {name}"] = run.evaluator.best_ns
-        run.evaluator.part = name
+        run.evaluator.begin(name)
 
     def _learner(self, assignment: Assignment, rng: np.random.Generator) -> Learner:
         policy = self.policy
@@ -207,6 +211,8 @@ class LearnedPlanner:
         """Stage II, `restarts` times from the policy as it is; the best end is kept."""
         config, restarts = self._settings.reinforce, self._settings.restarts
         calls = run.evaluator.calls_within(share)
+        if self.mode is LearnedMode.polish:
+            calls = min(calls, self._settings.most_episodes)
         per_leg = calls // restarts // config.batch * config.batch
         if per_leg == 0 or run.evaluator.best_ns >= INFEASIBLE_NS:
             return

@@ -1,23 +1,23 @@
 """One run of the learned planner: scoring within a budget, samples, search, elites, progress."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
-from doppler.core.costs import Costs
-from doppler.core.errors import CapacityError
 from doppler.core.plan import Plan, make_plan
 from doppler.core.problem import Problem
 from doppler.core.runtime import INFEASIBLE_NS, Scorer
-from doppler.planners.annealing import anneal
+from doppler.planners import portfolio
 from doppler.planners.base import Budget
 from doppler.planners.evaluator import Evaluator
+from doppler.planners.watched import WatchedScorer, run_within
 from doppler.policies.assignment import Bools, Ints
 from doppler.policies.sampling import Rollouts, SampleMode, Temperature, plan_arrays
 from doppler.training.learner import Learner
 
+PART_CALLS = 200
 SAMPLE_BATCH = 32
 SAMPLE_TEMPERATURE = Temperature(select=0.3, place=0.3)
 
@@ -61,6 +61,7 @@ class AnytimeEvaluator(Evaluator):
         self.part = "greedy"
         self._first_call = scorer.num_calls
         self._start = time.monotonic()
+        self._part_call, self._part_start = self._first_call, self._start
         self._seconds = seconds
         self._bound_ns = bound_ns
         self._on_progress = on_progress
@@ -76,27 +77,31 @@ class AnytimeEvaluator(Evaluator):
         """Plans scored so far."""
         return self._scorer.num_calls - self._first_call
 
+    def begin(self, part: str) -> None:
+        """Begins a part of the run: its plans have a rate of their own."""
+        self.part = part
+        self._part_call, self._part_start = self._scorer.num_calls, time.monotonic()
+
     def calls_within(self, share: float) -> int:
         """Returns how many plans a share of what is left pays for.
 
-        Under a deadline the rate so far is what counts; a part that is begun is ended.
+        Under a deadline the rate of this part counts, that of the whole run while the part is
+        new; a part that is begun is ended.
         """
         left = self.remaining
         if self._seconds is not None:
-            spent = max(1e-3, time.monotonic() - self._start)
-            rate = max(1, self.simulations) / spent
-            left = min(left, round(rate * max(0.0, self._seconds - spent)))
+            now = time.monotonic()
+            calls, since = self._scorer.num_calls - self._part_call, self._part_start
+            if calls < PART_CALLS:
+                calls, since = self.simulations, self._start
+            rate = max(1, calls) / max(1e-3, now - since)
+            left = min(left, round(rate * max(0.0, self._seconds - (now - self._start))))
         return round(share * left)
 
-    def score(
-        self,
-        placements_BV: Ints,
-        priorities_BV: Ints,
-        bounds_B: Ints | Sequence[int] | None = None,
-    ) -> Ints:
-        """Scores as `Evaluator` does; reports when the best value falls."""
+    def keep(self, value_ns: int, placement_V: Ints, priority_V: Ints) -> None:
+        """Remembers as `Evaluator` does; reports when the best value falls."""
         before = self.best_ns
-        values_B = super().score(placements_BV, priorities_BV, bounds_B)
+        super().keep(value_ns, placement_V, priority_V)
         if self._on_progress is not None and self.best_ns < before:
             gap = self.best_ns / self._bound_ns - 1.0 if self._bound_ns else 0.0
             self._on_progress(
@@ -104,7 +109,6 @@ class AnytimeEvaluator(Evaluator):
                     part=self.part, simulations=self.simulations, best_ns=self.best_ns, gap=gap
                 )
             )
-        return values_B
 
 
 class LearnedRun:
@@ -155,23 +159,29 @@ class LearnedRun:
             count -= batch
         return float(np.concatenate(values).mean()) if values else np.inf
 
-    def search(self, calls: int, seeds: tuple[Plan, ...], source: str) -> None:
-        """Anneals with `calls` plans from seeds; what it finds becomes an elite."""
-        calls = min(calls, self.evaluator.remaining)
-        if calls < 1:
-            return
-        watched = _WatchedScorer(self._problem, self._scorer.costs, self.evaluator)
-        try:
-            found = anneal(
-                self._problem, watched, Budget(calls), self._rng, seeds=seeds, source=source
+    def search(self, calls: int, seeds: tuple[Plan, ...]) -> None:
+        """Searches as the portfolio does, from seeds; a better plan becomes an elite."""
+        evaluator = self.evaluator
+        before = evaluator.best_ns
+
+        def from_seeds(
+            problem: Problem, scorer: Scorer, budget: Budget, rng: np.random.Generator
+        ) -> Plan:
+            return portfolio.search(problem, scorer, budget, rng, seeds=seeds)
+
+        run_within(from_seeds, self._problem, self._scorer, evaluator, calls, self._rng)
+        if evaluator.best_ns < before and evaluator.best_placement_V is not None:
+            assert evaluator.best_priority_V is not None
+            self.learner.elites.add_plans(
+                evaluator.best_placement_V[None],
+                evaluator.best_priority_V[None],
+                np.array([evaluator.best_ns], dtype=np.int64),
             )
-        except CapacityError:  # nothing fits yet; the run ends with that error if it stays so
-            return
-        self.learner.elites.add_plans(
-            np.array([found.placement], dtype=np.int64),
-            np.array([found.priority], dtype=np.int64),
-            np.array([watched.best_ns], dtype=np.int64),
-        )
+
+    def score_rules(self) -> tuple[Plan, ...]:
+        """Scores what the list rules make; returns their plans."""
+        watched = WatchedScorer(self._problem, self._scorer, self.evaluator)
+        return portfolio.rule_plans(self._problem, watched, self.evaluator.remaining, self._rng)
 
     def seeds(self, count: int, source: str) -> tuple[Plan, ...]:
         """The best plans so far."""
@@ -201,27 +211,3 @@ class LearnedRun:
         dst = devices_BN[:, targets[producers]]
         linked: Bools = np.all(assignment.linked[src, dst], axis=1)
         return linked
-
-
-class _WatchedScorer:
-    """A `Scorer` whose plans count for the run's evaluator, and whose best value is known."""
-
-    def __init__(self, problem: Problem, costs: Costs, evaluator: Evaluator) -> None:
-        self.problem = problem
-        self.costs = costs
-        self.num_calls = 0
-        self.best_ns = INFEASIBLE_NS
-        self._evaluator = evaluator
-
-    def score(
-        self,
-        placements_BV: Sequence[Sequence[int]],
-        priorities_BV: Sequence[Sequence[int]],
-        bounds_B: Sequence[int] | None = None,
-    ) -> Ints:
-        placements, priorities = np.asarray(placements_BV), np.asarray(priorities_BV)
-        values = self._evaluator.score(placements, priorities, bounds_B)
-        self.num_calls += len(values)
-        within = values if bounds_B is None else values[values <= np.asarray(bounds_B)]
-        self.best_ns = min(self.best_ns, int(within.min(initial=INFEASIBLE_NS)))
-        return values

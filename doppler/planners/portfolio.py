@@ -2,43 +2,69 @@
 
 No search wins everywhere: orders that HEFT places (BRKGA, annealing on keys) are strong on layered
 graphs and while transfers are short; explicit devices reach what no order leads to (a join whose
-sources should share a device). So all of them run first, and what is left goes on from the best
-plan: over orders and then over devices if orders lead, else over devices alone.
+sources should share a device). So list rules, which cost next to nothing, and a short run of each
+search come first, and what is left goes on from their best plans: over orders and then over devices
+if orders lead, else over devices alone.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from doppler.core.errors import CapacityError
+from doppler.core.errors import CapacityError, ConfigError
 from doppler.core.plan import Plan
 from doppler.core.problem import Problem
 from doppler.core.runtime import Scorer
-from doppler.planners import anneal_orders, annealing, brkga, heft
+from doppler.planners import (
+    anneal_orders,
+    annealing,
+    brkga,
+    critical_path,
+    dmdas,
+    earliest_start,
+    enumopt,
+    heft,
+    metis,
+    peft,
+)
 from doppler.planners.annealing import AnnealingSettings, anneal
 from doppler.planners.base import Budget, Planner
 
-EXPLORE = AnnealingSettings(orders=0.0)
-POLISH = AnnealingSettings(orders=0.0, hot=0.003)
+RULES: tuple[Planner, ...] = (
+    heft.plan,
+    peft.plan,
+    dmdas.plan,
+    earliest_start.plan,
+    enumopt.plan,
+    metis.plan,
+    critical_path.plan,
+)
+RULE_CALLS = 8
+EXPLORE = AnnealingSettings(orders=0.0, rounds=((8, 0.5), (3, 0.5)))
+GO_ON = AnnealingSettings(orders=0.0, rounds=((3, 0.3), (1, 0.7)))
+POLISH = AnnealingSettings(orders=0.0, hot=0.003, rounds=((1, 1.0),))
 POLISHED = "polish"
+NEAR = 1.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PortfolioSettings:
-    """Parts of the budget; what they leave goes to the polish, which starts from all their plans.
+    """Parts of the budget; what they leave goes to the last walk, which starts from all plans.
 
     Attributes:
+        placement: Annealing on devices, from list schedules and the seeds.
         heft: Perturbed HEFT.
         keys: Annealing on keys.
-        brkga: BRKGA.
-        placement: Annealing on devices, from list schedules.
-        again: Annealing on keys from the best plan, where an order made it.
+        brkga: BRKGA, unless the orders so far are 5 % behind.
+        evolve, again: BRKGA and annealing on keys once more, where an order made the best plan.
     """
 
-    heft: float = 0.02
-    keys: float = 0.15
-    brkga: float = 0.2
-    placement: float = 0.18
+    placement: float = 0.2
+    heft: float = 0.01
+    keys: float = 0.04
+    brkga: float = 0.06
+    evolve: float = 0.2
     again: float = 0.25
 
 
@@ -52,7 +78,26 @@ def plan(problem: Problem, scorer: Scorer, budget: Budget, rng: np.random.Genera
         CapacityError: If no plan that was scored fits in memory.
         PlanError: If no placement obeys pins, kinds, groups and links.
     """
-    return search(problem, scorer, budget, rng, DEFAULT_SETTINGS)
+    last_call = scorer.num_calls + budget.calls
+    seeds = rule_plans(problem, scorer, budget.calls // 10, rng)
+    left = Budget(last_call - scorer.num_calls)
+    return search(problem, scorer, left, rng, seeds=seeds)
+
+
+def rule_plans(
+    problem: Problem, scorer: Scorer, calls: int, rng: np.random.Generator
+) -> tuple[Plan, ...]:
+    """Returns the plans of the list rules as far as `calls` scored plans pay for them."""
+    last_call, plans = scorer.num_calls + calls, []
+    for rule in RULES:
+        left = min(RULE_CALLS, last_call - scorer.num_calls)
+        if left < 1:
+            break
+        try:
+            plans.append(rule(problem, scorer, Budget(left), rng))
+        except (CapacityError, ConfigError):  # nothing fits, or pymetis is not installed
+            continue
+    return tuple(plans)
 
 
 def search(
@@ -61,6 +106,7 @@ def search(
     budget: Budget,
     rng: np.random.Generator,
     settings: PortfolioSettings = DEFAULT_SETTINGS,
+    seeds: Sequence[Plan] = (),
 ) -> Plan:
     """Returns the best plan of all members; see `plan`.
 
@@ -70,36 +116,70 @@ def search(
         budget: Plans that may be scored by all members together.
         rng: The only source of randomness.
         settings: How the budget is split.
+        seeds: Plans that the walks over devices start from, beside list schedules.
     """
-    members: tuple[tuple[Planner, float], ...] = (
-        (annealing.plan_placement, settings.placement),
-        (heft.perturbed, settings.heft),
-        (anneal_orders.plan, settings.keys),
-        (brkga.plan, settings.brkga),
-    )
     last_call = scorer.num_calls + budget.calls
-    seeds: list[Plan] = []
-    for member, share in members:
-        calls = round(budget.calls * share)
-        if calls < 1:
-            continue
-        try:
-            seeds.append(member(problem, scorer, Budget(calls), rng))
-        except CapacityError:  # the last walk starts from m-ETF too and has the last word
-            continue
-    seeds, by_order = _best_first(scorer, seeds, last_call - scorer.num_calls)
-    calls = round(budget.calls * settings.again)
-    if by_order and calls >= 1:
-        seeds.insert(0, anneal_orders.anneal_from(problem, scorer, Budget(calls), rng, seeds[0]))
+    found: list[Plan] = []
+
+    def add(member: Planner, share: float) -> None:
+        calls = min(round(budget.calls * share), last_call - scorer.num_calls - 1)
+        if calls >= 1:
+            try:
+                found.append(member(problem, scorer, Budget(calls), rng))
+            except CapacityError:  # the last walk starts from m-ETF too and has the last word
+                return
+
+    add(_explore(tuple(seeds)), settings.placement)
+    add(heft.perturbed, settings.heft)
+    add(anneal_orders.plan, settings.keys)
+    if _orders_are_near(scorer, found, last_call - scorer.num_calls):
+        add(brkga.plan, settings.brkga)
+    ranked, by_order = _best_first(scorer, found, last_call - scorer.num_calls)
+    if by_order:
+        found = ranked[:1]
+        add(_evolve(ranked), settings.evolve)
+        best, _ = _best_first(scorer, found, last_call - scorer.num_calls)
+        add(_walk_orders(best[0]), settings.again)
+        ranked = [*reversed(found), *ranked[1:]]
     left = Budget(last_call - scorer.num_calls)
-    how = POLISH if by_order else EXPLORE
-    best = anneal(problem, scorer, left, rng, how, tuple(seeds), POLISHED)
+    starts = (*ranked, *seeds)
+    best_plan = anneal(problem, scorer, left, rng, POLISH if by_order else GO_ON, starts, POLISHED)
     makers = [
-        seed.source
-        for seed in seeds
-        if (seed.placement, seed.priority) == (best.placement, best.priority)
+        start.source
+        for start in starts
+        if (start.placement, start.priority) == (best_plan.placement, best_plan.priority)
     ]
-    return replace(best, source=f"portfolio:{(makers or [POLISHED])[0]}")
+    return replace(best_plan, source=f"portfolio:{(makers or [POLISHED])[0]}")
+
+
+def _explore(seeds: tuple[Plan, ...]) -> Planner:
+    def member(problem: Problem, scorer: Scorer, budget: Budget, rng: np.random.Generator) -> Plan:
+        return anneal(problem, scorer, budget, rng, EXPLORE, seeds, annealing.PLACEMENT)
+
+    return member
+
+
+def _evolve(seeds: Sequence[Plan]) -> Planner:
+    def member(problem: Problem, scorer: Scorer, budget: Budget, rng: np.random.Generator) -> Plan:
+        return brkga.evolve_from(problem, scorer, budget, rng, seeds)
+
+    return member
+
+
+def _walk_orders(start: Plan) -> Planner:
+    def member(problem: Problem, scorer: Scorer, budget: Budget, rng: np.random.Generator) -> Plan:
+        return anneal_orders.anneal_from(problem, scorer, budget, rng, start)
+
+    return member
+
+
+def _orders_are_near(scorer: Scorer, found: list[Plan], calls: int) -> bool:
+    """True unless the best order so far is far behind the best devices."""
+    if len(found) < 2 or calls <= len(found):
+        return False
+    values = scorer.score([made.placement for made in found], [made.priority for made in found])
+    orders = [row for row, made in enumerate(found) if made.source != annealing.PLACEMENT]
+    return bool(orders) and int(values[orders].min()) <= NEAR * int(values.min())
 
 
 def _best_first(scorer: Scorer, seeds: list[Plan], calls: int) -> tuple[list[Plan], bool]:
@@ -108,4 +188,4 @@ def _best_first(scorer: Scorer, seeds: list[Plan], calls: int) -> tuple[list[Pla
         return seeds, False
     values = scorer.score([seed.placement for seed in seeds], [seed.priority for seed in seeds])
     ranked = [seeds[row] for row in np.argsort(values, kind="stable")]
-    return ranked, ranked[0].source != "annealing_placement"
+    return ranked, ranked[0].source != annealing.PLACEMENT

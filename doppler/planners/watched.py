@@ -7,8 +7,9 @@ from doppler.core.plan import Plan
 from doppler.core.problem import Problem
 from doppler.core.runtime import Scorer
 from doppler.planners.base import Budget, Planner
-from doppler.planners.evaluator import Evaluator
+from doppler.planners.evaluator import Evaluator, KernelScorer
 from doppler.planners.mask import Ints
+from simulator.engine.lanes import Kernel
 
 
 class WatchedScorer:
@@ -32,6 +33,14 @@ class WatchedScorer:
         """Returns the value of each plan, in ns; see `Evaluator.score`."""
         placements, priorities = np.asarray(placements_BV), np.asarray(priorities_BV)
         return self._evaluator.score(placements, priorities, bounds_B)
+
+    def kernel(self) -> Kernel | None:
+        """Returns the kernel of the scorer behind it, None if that has none."""
+        return self._scorer.kernel() if isinstance(self._scorer, KernelScorer) else None
+
+    def keep(self, value_ns: int, placement_V: Ints, priority_V: Ints) -> None:
+        """Tells the evaluator of a plan that a compiled search scored."""
+        self._evaluator.keep(value_ns, placement_V, priority_V)
 
 
 def run_within(

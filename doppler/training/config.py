@@ -149,6 +149,8 @@ class TrainingConfig:
         reinforce: Stage II; `PPOConfig` for PPO.
         search_share: Part of the budget for a first search whose plans become elites.
         learn_share: Part of the budget for stage II; what is left polishes its best plans.
+        most_samples, most_episodes: Samples and episodes of stage II that mode `polish` takes at
+            most: an episode costs as much time as ten to forty plans of the search.
         restarts: Times that stage II starts from the imitating policy.
         num_seeds: Elites that the last search starts from.
         threads: Threads of sampler and network.
@@ -158,12 +160,14 @@ class TrainingConfig:
     reinforce: ReinforceConfig = field(default_factory=ReinforceConfig)
     search_share: float = 0.1
     learn_share: float = 0.4
+    most_samples: int = 1_000_000
+    most_episodes: int = 1_000_000
     restarts: int = 1
     num_seeds: int = 4
     threads: int = 1
 
     def __post_init__(self) -> None:
-        for label in ("restarts", "num_seeds", "threads"):
+        for label in ("most_samples", "most_episodes", "restarts", "num_seeds", "threads"):
             _at_least(label, getattr(self, label), 1)
         for label in ("search_share", "learn_share"):
             if not 0.0 <= getattr(self, label) <= 1.0:

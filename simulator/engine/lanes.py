@@ -1,7 +1,7 @@
 """Problem and costs, ready for the compiled engine; shared by runtime and scorer."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -97,6 +97,24 @@ class Engine:
         )
 
 
+class Kernel(NamedTuple):
+    """Arguments of `kernel.run_plans` that stay the same from plan to plan, for compiled searches.
+
+    Attributes:
+        tables, workspace, log: Packed records.
+        iterations, mode, penalty: As `run_plans` takes them.
+        stops_early: True if a run above its bound may be stopped.
+    """
+
+    tables: Any
+    workspace: Any
+    log: Any
+    iterations: int
+    mode: int
+    penalty: int
+    stops_early: bool
+
+
 class Lane:
     """One workspace and log with the kernel's calls; never used by two threads at once."""
 
@@ -122,6 +140,19 @@ class Lane:
         self._workspace: Any = Packed(self.workspace)
         self._log: Any = Packed(self.log)
         self._iterations = iterations
+
+    def kernel(self, mode: int, penalty_ns_per_mib: int | None, *, stops_early: bool) -> Kernel:
+        """Returns what compiled code needs to run plans in this lane."""
+        penalty = NO_PENALTY if penalty_ns_per_mib is None else penalty_ns_per_mib
+        return Kernel(
+            self._tables,
+            self._workspace,
+            self._log,
+            self._iterations,
+            mode,
+            penalty,
+            stops_early,
+        )
 
     def run(
         self,

@@ -2,16 +2,22 @@
 
 import numpy as np
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from doppler.core.cluster import Cluster, Device, Link
 from doppler.core.costs import make_costs
+from doppler.core.errors import CapacityError, PlanError
 from doppler.core.graph import DataflowGraph, Edge, Op
 from doppler.core.problem import Objective, Problem
 from doppler.planners import exhaustive
-from doppler.planners.anneal_core import make_move_tables, propose
+from doppler.planners.anneal_core import make_move_tables
+from doppler.planners.anneal_moves import propose
 from doppler.planners.annealing import anneal, plan
 from doppler.planners.base import Budget
+from doppler.planners.evaluator import Evaluator
 from doppler.planners.mask import make_mask
+from doppler.planners.watched import run_within
+from simulator.scorer import CompiledScorer
 from tests.planners.slow_scorer import SlowScorer
 from tests.planners.test_bounds import num_plans
 from tests.random_problems import problems, problems_with_costs
@@ -117,3 +123,43 @@ def test_chains_do_not_depend_on_their_neighbours():
 
     for whole, alone in zip(run([0, 1, 2]), run([1]), strict=True):
         assert (whole[1] == alone[0]).all()
+
+
+@given(problems_with_costs(max_ops=10, max_devices=4), st.integers(0, 2**32))
+@settings(max_examples=25, deadline=None)
+def test_compiled_walks_end_with_the_plans_of_stepwise_ones(case, seed):
+    problem, costs = case
+    if problem.objective is Objective.p95:
+        return
+    ends = []
+    for scorer in (CompiledScorer(problem, costs), Kernelless(CompiledScorer(problem, costs))):
+        try:
+            found = anneal(problem, scorer, Budget(400), np.random.default_rng(seed))
+        except (CapacityError, PlanError) as error:
+            ends.append((type(error), scorer.num_calls))
+        else:
+            ends.append((found.placement, found.priority, scorer.num_calls))
+    assert ends[0] == ends[1]
+
+
+class Kernelless:
+    """A scorer that only scores: compiled searches cannot look behind it."""
+
+    def __init__(self, scorer):
+        self.problem, self.costs = scorer.problem, scorer.costs
+        self.score = scorer.score
+        self._scorer = scorer
+
+    @property
+    def num_calls(self):
+        return self._scorer.num_calls
+
+
+def test_a_watched_search_tells_its_watcher_the_best_plan():
+    problem, costs = join_of_eight(10)
+    scorer = CompiledScorer(problem, costs)
+    evaluator = Evaluator(problem, scorer, Budget(600), "outer")
+    found = run_within(plan, problem, scorer, evaluator, 500, np.random.default_rng(0))
+    assert scorer.num_calls <= 500
+    assert evaluator.best_ns == scorer.score([found.placement], [found.priority])[0] == 9
+    assert evaluator.plan().placement == found.placement

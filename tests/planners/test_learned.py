@@ -4,6 +4,7 @@ import pytest
 from doppler.planners.base import Budget
 from doppler.planners.learned import LearnedPlanner
 from doppler.planners.learned_run import AnytimeEvaluator
+from doppler.planners.registry import get_planner
 from doppler.policies.config import PolicyConfig
 from doppler.training.config import (
     ImitationConfig,
@@ -106,3 +107,28 @@ def test_a_share_of_the_time_left_is_worth_calls_at_the_rate_so_far(monkeypatch)
     assert evaluator.is_over
     scorer.num_calls, now[0] = 990, 104.0  # the budget of plans ends first
     assert evaluator.calls_within(1.0) == 10
+
+
+def test_by_name_it_starts_from_the_pretrained_pair():
+    pair = layered(4)
+    plans = [
+        make(pair[0], SlowScorer(*pair), Budget(30), np.random.default_rng(0))
+        for make in (get_planner("learned"), LearnedPlanner(start=Start.pretrained))
+    ]
+    assert plans[0] == plans[1]
+    scratch = LearnedPlanner(mode=LearnedMode.greedy)
+    pretrained = LearnedPlanner(mode=LearnedMode.greedy, start=Start.pretrained)
+    for planner_ in (scratch, pretrained):
+        planner_(pair[0], SlowScorer(*pair), Budget(1), np.random.default_rng(0))
+    states = [planner_.policy.state_dict() for planner_ in (scratch, pretrained)]
+    assert any((states[0][name] != states[1][name]).any() for name in states[0])
+
+
+def test_polish_takes_no_more_episodes_than_its_settings_allow():
+    # 64 samples and 160 episodes of a large budget; a part's count is what it adds
+    pair = layered(5)
+    counts = {}
+    learned = LearnedPlanner(start=Start.pretrained)
+    learned.on_record = lambda record: counts.setdefault("updates", []).append(record)
+    learned(pair[0], SlowScorer(*pair), Budget(900), np.random.default_rng(0))
+    assert len(counts["updates"]) == 160 // 16

@@ -69,6 +69,20 @@ def test_searches_are_never_worse_than_what_they_start_from(case):
         assert value_of(planner, problem, costs, 60)[0] <= min(heft_ns, single_ns)
 
 
+@given(problems_with_costs(max_ops=9, max_devices=3))
+@settings(max_examples=8, deadline=None)
+def test_the_portfolio_is_never_worse_than_a_list_rule(case):
+    problem, costs = case
+    if not problem.graph.placeable:
+        return
+    found, _ = value_of(portfolio.plan, problem, costs, 800)
+    for rule in portfolio.RULES[:5]:  # the others draw numbers
+        try:
+            assert found <= value_of(rule, problem, costs, portfolio.RULE_CALLS)[0]
+        except CapacityError:
+            continue
+
+
 def test_searches_start_from_what_fits_where_memory_is_short():
     # every order overflows the fast device unless memory is looked at
     problem = problem_of(8, [(i, i + 4) for i in range(4)], memory=4)
