@@ -134,7 +134,7 @@ def _show_batch(
     if found is not None:
         row = checked[found.chosen]
         view.line(
-            f"run: {row.name} in {row.batch.num_shards} shards (the best template measured, unless "
+            f"run: {row.name}, shards: {row.batch.num_shards} (the best template measured, unless "
             f"another was faster beyond doubt)"
         )
 
