@@ -53,7 +53,7 @@ class GlooAllReduce:
         check_names(names, len(names))
         torch: Any = load_module("torch")
         self._distributed: Any = load_module("torch.distributed")
-        if torch is None or not self._distributed.is_gloo_available():
+        if self._distributed is None or not self._distributed.is_gloo_available():
             raise ExecutionError("an all-reduce by gloo needs a torch that is built with gloo")
         self._from_numpy = torch.from_numpy
         self._shape, self._dtype = (num_elements,), np.dtype(dtype)

@@ -75,7 +75,7 @@ class NcclAllReduce:
         check_names(names, len(names))
         self._torch: Any = load_module("torch")
         self._distributed: Any = load_module("torch.distributed")
-        if not self._distributed.is_nccl_available():
+        if self._distributed is None or not self._distributed.is_nccl_available():
             raise ExecutionError("an all-reduce by NCCL needs a torch that is built with NCCL")
         nccl: Any = load_module("torch.cuda.nccl")
         os.environ.update(nccl_environment(nccl.version()[:3], shares_gpu))

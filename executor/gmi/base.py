@@ -118,7 +118,7 @@ class GMI:
         Raises:
             WorkerDiedError, WorkerHungError: Name the member that failed.
         """
-        index, end = self._end(AllReduce, name)
+        index, end = self._end(AllReduce, name)  # type: ignore[type-abstract]
         with self._within(index):
             end.all_reduce(values)
 
