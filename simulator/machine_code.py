@@ -46,6 +46,19 @@ def cached(**options: Any) -> Callable[[_F], _F]:
     return decorate
 
 
+def inlined(**options: Any) -> Callable[[_F], _F]:
+    """Compiles a function that compiled functions call in their inner loops, in place of the call.
+
+    A call copies every array of its named tuples and counts references to them, which costs more
+    than a step of an episode. So there are neither calls nor counts, and the function must not
+    make arrays, nor views of them.
+
+    Args:
+        **options: Those of `numba.njit` beside `cache`, `nogil` and `forceinline`.
+    """
+    return cached(forceinline=True, _nrt=False, **options)
+
+
 @functools.cache
 def code_folder() -> Path:
     """Returns the folder of the present sources' machine code; numba makes it when it is needed."""

@@ -51,8 +51,8 @@ def make_plan(
     plan = Plan(
         graph_digest=problem.graph.digest,
         cluster_digest=problem.cluster.digest,
-        placement=tuple(int(device) for device in placement),
-        priority=tuple(int(value) for value in priority),
+        placement=tuple(map(int, placement)),
+        priority=tuple(map(int, priority)),
         holds=holds,
         source=source,
     )
@@ -94,15 +94,17 @@ def check_plan(problem: Problem, plan: Plan) -> None:
 def _check_devices(problem: Problem, plan: Plan) -> None:
     cluster = problem.cluster
     everywhere = problem.graph.inputs is InputResidency.everywhere
-    for op_id, (op, device) in enumerate(zip(problem.graph.ops, plan.placement, strict=True)):
-        if not 0 <= device < cluster.num_devices:
+    for op_id, device in enumerate(plan.placement):
+        in_range = 0 <= device < cluster.num_devices
+        if in_range and problem.allowed[op_id][device]:
+            continue
+        op = problem.graph.ops[op_id]
+        if not in_range:
             raise PlanError(
                 f"op {op_id} ({op.name!r}) is placed on device {device}, but cluster "
                 f"{cluster.name!r} has {cluster.num_devices} devices"
             )
-        if op.is_input and everywhere:
-            continue
-        if not problem.allowed[op_id][device]:
+        if not (op.is_input and everywhere):
             allowed = [cluster.devices[d].name for d, ok in enumerate(problem.allowed[op_id]) if ok]
             raise PlanError(
                 f"op {op_id} ({op.name!r}) is placed on {cluster.devices[device].name!r}, "

@@ -1,7 +1,8 @@
 """Builds the arrays of the assignment MDP from a problem and its costs."""
 
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain
+from operator import attrgetter
 
 import numpy as np
 
@@ -24,7 +25,9 @@ def build_assignment(problem: Problem, costs: Costs) -> Assignment:
     op_ids = np.array(graph.placeable, dtype=np.int64)
     local = np.full(graph.num_ops, -1, dtype=np.int64)
     local[op_ids] = np.arange(len(op_ids))
-    work = np.array(costs.op_ns, dtype=np.float64).reshape(graph.num_ops, num_devices)[op_ids]
+    times = chain.from_iterable(costs.op_ns)
+    work = np.fromiter(times, np.float64, graph.num_ops * num_devices)
+    work = work.reshape(graph.num_ops, num_devices)[op_ids]
     work = work + np.array(costs.dispatch_ns or (0,) * num_devices, dtype=np.float64)
     group, group_bytes = _groups(problem, op_ids)
     allowed = _allowed(problem, op_ids, group)
@@ -92,14 +95,21 @@ class _Edges:
     @classmethod
     def of(cls, problem: Problem, local: Ints) -> "_Edges":
         graph = problem.graph
-        kept = [edge for edge in graph.edges if local[edge.src] >= 0]
-        width = 1 + max(len(op.outputs) for op in graph.ops)
+        is_placed = local.tolist()
+        kept = [edge for edge in graph.edges if is_placed[edge.src] >= 0]
+        sizes = np.fromiter(chain.from_iterable(op.outputs for op in graph.ops), np.float64)
+        counts = np.fromiter((len(op.outputs) for op in graph.ops), np.int64, graph.num_ops)
+        src, dst, output, distance = (
+            np.fromiter(map(attrgetter(name), kept), np.int64, len(kept))
+            for name in ("src", "dst", "output", "distance")
+        )
+        tensor = (np.cumsum(counts) - counts)[src] + output
         return cls(
-            local[np.array([edge.src for edge in kept], dtype=np.int64)],
-            local[np.array([edge.dst for edge in kept], dtype=np.int64)],
-            np.array([graph.ops[e.src].outputs[e.output] for e in kept], dtype=np.float64),
-            np.array([edge.distance for edge in kept], dtype=np.int64),
-            np.array([edge.src * width + edge.output for edge in kept], dtype=np.int64),
+            local[src],
+            local[dst],
+            sizes[tensor],
+            distance,
+            tensor,
             np.ones(len(kept), dtype=np.bool_),
         )
 
@@ -116,9 +126,12 @@ class _Edges:
 
 def _rows(keys: Ints, num_rows: int) -> tuple[Ints, Ints]:
     """CSR row pointers and the order that sorts `keys`, stable."""
+    return _pointers(keys, num_rows), np.argsort(keys, kind="stable")
+
+
+def _pointers(keys: Ints, num_rows: int) -> Ints:
     counts = np.bincount(keys, minlength=num_rows)
-    pointers = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-    return pointers, np.argsort(keys, kind="stable")
+    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
 
 
 def _neighbours(edges: _Edges, num_ops: int) -> tuple[Ints, _Edges]:
@@ -191,7 +204,8 @@ def _groups(problem: Problem, op_ids: Ints) -> tuple[Ints, Floats]:
 def _allowed(problem: Problem, op_ids: Ints, group: Ints) -> Bools:
     """Devices per op; an op of a group has only those that all ops of the group may use."""
     graph, num_devices = problem.graph, problem.cluster.num_devices
-    allowed = np.array(problem.allowed, dtype=np.bool_).reshape(-1, num_devices)
+    rows = b"".join(map(bytes, problem.allowed))
+    allowed = np.frombuffer(rows, np.bool_).reshape(-1, num_devices).copy()
     if graph.inputs is InputResidency.pinned:
         allowed &= _reachable(problem)
     allowed = allowed[op_ids]
@@ -229,9 +243,9 @@ def _meta_ops(problem: Problem, op_ids: Ints) -> Ints:
 
 
 def _parent_metas(in_ptr: Ints, in_src: Ints, meta: Ints) -> tuple[Ints, Ints]:
-    rows = [
-        sorted({int(meta[src]) for src in in_src[start:end]} - {-1})
-        for start, end in pairwise(in_ptr)
-    ]
-    pointers = np.concatenate([[0], np.cumsum([len(row) for row in rows])]).astype(np.int64)
-    return pointers, np.array([value for row in rows for value in row], dtype=np.int64)
+    targets = np.repeat(np.arange(len(in_ptr) - 1), np.diff(in_ptr))
+    parents, count = meta[in_src], int(meta.max(initial=-1)) + 1
+    known = parents >= 0
+    pairs = np.unique(targets[known] * max(1, count) + parents[known])
+    rows, parent_meta = np.divmod(pairs, max(1, count))
+    return _pointers(rows, len(in_ptr) - 1), parent_meta

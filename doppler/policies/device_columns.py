@@ -3,7 +3,7 @@
 import numpy as np
 
 from doppler.policies.columns import NUM_PAPER, DeviceColumn
-from doppler.policies.tables import Tables, Workspace
+from doppler.policies.tables import NUM_LOGS, Tables, Workspace
 from doppler.policies.timeline import (
     BILL,
     FAST,
@@ -19,7 +19,7 @@ from doppler.policies.timeline import (
     known_device,
     set_times,
 )
-from simulator.machine_code import cached
+from simulator.machine_code import inlined
 
 WORK = int(DeviceColumn.WORK)
 PRED_WORK = int(DeviceColumn.PRED_WORK)
@@ -51,8 +51,12 @@ SPAN_GAP = int(DeviceColumn.SPAN_GAP)
 
 MAX_GAP = 20.0
 
+# Rows of values that go through the logarithm together.
+L_FINISH, L_LOOKAHEAD, L_PARTNER, L_START, L_IDLE, L_IN, L_OUT, L_SPAN = range(NUM_LOGS)
+ZERO, ONE, ROOT_HALF, LN_2 = (np.float32(value) for value in (0.0, 1.0, 0.70710678, 0.69314718))
 
-@cached(error_model="numpy", fastmath=FAST, inline="always")
+
+@inlined(error_model="numpy", fastmath=FAST)
 def _set_neighbours(t: Tables, s: Workspace, op: int) -> None:
     num_devices = len(s.mask)
     for row in range(P_WORK, LOOPS + 1):
@@ -84,7 +88,7 @@ def _set_neighbours(t: Tables, s: Workspace, op: int) -> None:
                 s.scratch[IN_COST, device] += cost
 
 
-@cached(error_model="numpy", fastmath=FAST)
+@inlined(error_model="numpy", fastmath=FAST)
 def set_columns(t: Tables, s: Workspace, op: int, step: int, num_columns: int) -> None:
     """Fills the device columns of `op`; the mask is set."""
     num_devices = len(s.mask)
@@ -122,44 +126,76 @@ def set_columns(t: Tables, s: Workspace, op: int, step: int, num_columns: int) -
     progress = step / len(s.device)
     for device in range(num_devices):
         finish_gap = max(0.0, s.scratch[FINISH, device] - first_finish)
-        idle = s.scratch[START, device] - s.logits[device]
         total = s.scratch[FINISH, device] + t.lookahead[op, device]
         total_gap = max(0.0, total - first_total)
         bill_gap = max(0.0, s.scratch[BILL, device] - first_bill)
         y[device, LOOKAHEAD_GAP] = min(MAX_GAP, total_gap * per_scale)
         y[device, PARTNER_GAP] = min(MAX_GAP, bill_gap * per_scale)
-        y[device, LOG_LOOKAHEAD_GAP] = _log1p(total_gap)
-        y[device, LOG_PARTNER_GAP] = _log1p(bill_gap)
-        y[device, SPAN_GAP] = _signed_log(s.scratch[FINISH, device] - span)
         y[device, FINISH_GAP] = min(MAX_GAP, finish_gap * per_scale)
-        y[device, LOG_FINISH_GAP] = _log1p(finish_gap)
-        y[device, LOG_START_GAP] = _log1p(s.scratch[START, device] - first_start)
-        y[device, LOG_IDLE] = _log1p(idle)
         y[device, WORK_GAP] = (s.load[device] - mean_load) * per_load
         y[device, LOG_OP_RATIO] = t.log_ratio[op, device]
         y[device, PRED_SHARE] = s.scratch[PREDS, device] * per_pred
-        y[device, LOG_IN_COST] = _log1p(s.scratch[IN_COST, device])
-        y[device, LOG_OUT_COST] = _log1p(s.scratch[OUT_COST, device])
         y[device, LOOP_SHARE] = s.scratch[LOOPS, device] * per_loop
         y[device, NO_PREDECESSOR] = 1.0 if s.scratch[PREDS, device] == 0 else 0.0
         y[device, PROGRESS] = progress
         y[device, MEMORY_SHARE] = s.memory[device] / max(1.0, t.memory_bytes[device])
+        s.logs[device, L_FINISH] = finish_gap
+        s.logs[device, L_LOOKAHEAD] = total_gap
+        s.logs[device, L_PARTNER] = bill_gap
+        s.logs[device, L_START] = s.scratch[START, device] - first_start
+        s.logs[device, L_IDLE] = s.scratch[START, device] - s.logits[device]
+        s.logs[device, L_IN] = s.scratch[IN_COST, device]
+        s.logs[device, L_OUT] = s.scratch[OUT_COST, device]
+        s.logs[device, L_SPAN] = abs(s.scratch[FINISH, device] - span)
+    _log1p_all(s.logs)
+    for device in range(num_devices):
+        y[device, LOG_FINISH_GAP] = s.logs[device, L_FINISH]
+        y[device, LOG_LOOKAHEAD_GAP] = s.logs[device, L_LOOKAHEAD]
+        y[device, LOG_PARTNER_GAP] = s.logs[device, L_PARTNER]
+        y[device, LOG_START_GAP] = s.logs[device, L_START]
+        y[device, LOG_IDLE] = s.logs[device, L_IDLE]
+        y[device, LOG_IN_COST] = s.logs[device, L_IN]
+        y[device, LOG_OUT_COST] = s.logs[device, L_OUT]
+        early = s.scratch[FINISH, device] < span
+        y[device, SPAN_GAP] = -s.logs[device, L_SPAN] if early else s.logs[device, L_SPAN]
     _set_relatives(t, s, op)
 
 
-@cached(error_model="numpy", fastmath=FAST)
-def _log1p(value: float) -> float:
-    """log(1 + value), 0 for values up to 0."""
-    return float(np.log(1.0 + value)) if value > 0.0 else 0.0
+@inlined(error_model="numpy", fastmath=FAST)
+def _log1p_all(values: np.ndarray) -> None:  # type: ignore[type-arg]
+    """Replaces every value by log(1 + value), those up to 0 by 0, to 2e-7 of 1 + the result.
+
+    Mantissa and exponent apart, then a polynomial, without branches: the loop vectorises, which
+    calls of the library's logarithm do not. Source: Cephes, logf.
+    """
+    for row in range(len(values)):
+        for column in range(NUM_LOGS):
+            values[row, column] = _log1p(values[row, column])
 
 
-@cached(error_model="numpy", fastmath=FAST)
-def _signed_log(value: float) -> float:
-    """log(1 + |value|) with the sign of the value."""
-    return float(np.copysign(_log1p(abs(value)), value))
+@inlined(error_model="numpy", fastmath=FAST)
+def _log1p(above: float) -> np.float32:
+    value = np.float32(1.0 + max(0.0, above))
+    bits = value.view(np.int32)
+    exponent = np.float32((bits >> 23) - 126)
+    m = np.int32((bits & 0x7FFFFF) | 0x3F000000).view(np.float32)
+    low = m < ROOT_HALF
+    exponent -= ONE if low else ZERO
+    m = (m + m - ONE) if low else (m - ONE)
+    p = np.float32(7.0376836292e-2) * m - np.float32(1.1514610310e-1)
+    p = p * m + np.float32(1.1676998740e-1)
+    p = p * m - np.float32(1.2420140846e-1)
+    p = p * m + np.float32(1.4249322787e-1)
+    p = p * m - np.float32(1.6668057665e-1)
+    p = p * m + np.float32(2.0000714765e-1)
+    p = p * m - np.float32(2.4999993993e-1)
+    p = p * m + np.float32(3.3333331174e-1)
+    z = m * m
+    p = p * m * z - np.float32(0.5) * z
+    return m + p + exponent * LN_2
 
 
-@cached(error_model="numpy", fastmath=FAST, inline="always")
+@inlined(error_model="numpy", fastmath=FAST)
 def _set_bills(t: Tables, s: Workspace, op: int) -> None:
     """Transfers that a device makes unavoidable: producers of the same consumers are elsewhere.
 
@@ -179,7 +215,7 @@ def _set_bills(t: Tables, s: Workspace, op: int) -> None:
                 s.scratch[BILL, device] += min(t.out_comm[slot], elsewhere)
 
 
-@cached(error_model="numpy", fastmath=FAST, inline="always")
+@inlined(error_model="numpy", fastmath=FAST)
 def _per_placed(s: Workspace, meta: int) -> float:
     """1 / placed ops of a meta-op, 1 where there are none."""
     placed = 0
@@ -188,7 +224,7 @@ def _per_placed(s: Workspace, meta: int) -> float:
     return 1.0 / max(1, placed)
 
 
-@cached(error_model="numpy", fastmath=FAST, inline="always")
+@inlined(error_model="numpy", fastmath=FAST)
 def _set_relatives(t: Tables, s: Workspace, op: int) -> None:
     """Shares of siblings, parents' siblings, and producers of the same consumers per device."""
     num_devices = len(s.mask)
@@ -218,7 +254,7 @@ def _set_relatives(t: Tables, s: Workspace, op: int) -> None:
             y[device, PARTNER_SHARE] += s.partner_count[consumer, device] * share
 
 
-@cached(error_model="numpy", fastmath=FAST, inline="always")
+@inlined(error_model="numpy", fastmath=FAST)
 def _z_scores(y: np.ndarray, num_devices: int) -> None:  # type: ignore[type-arg]
     for column in range(NUM_PAPER):
         mean, square = 0.0, 0.0

@@ -15,6 +15,11 @@ from doppler.policies.columns import (
     num_node_columns,
 )
 from doppler.policies.config import PolicyConfig, PolicyKind
+from doppler.policies.encode_kernel import (
+    compiled_path_sums,
+    compiled_rounds,
+    compiled_z_rows,
+)
 from doppler.policies.features import NUM_RELATIONS, GraphTensors
 
 LEAKY_SLOPE = 0.1
@@ -78,7 +83,11 @@ class GraphEncoder(nn.Module):
 
     def forward(self, graph: GraphTensors) -> Tensor:
         """Returns the embeddings, N x H."""
-        hidden = torch.tanh(self.embed(graph.nodes))
+        start = self.embed(graph.nodes)
+        if not torch.is_grad_enabled():
+            hidden = compiled_rounds(start, self.conv, self.update, self.rounds, graph)
+            return F.leaky_relu(hidden, LEAKY_SLOPE)
+        hidden = torch.tanh(start)
         gates = self.conv.gates(graph)
         for _ in range(self.rounds):
             hidden = self.update(self.conv(hidden, graph, gates), hidden)
@@ -115,6 +124,8 @@ def path_sums(embeddings: Tensor, jumps: Tensor) -> Tensor:
 
     Pointer doubling: log2(depth) gathers instead of a walk per path.
     """
+    if not torch.is_grad_enabled():
+        return compiled_path_sums(embeddings.flatten(1), jumps).view(embeddings.shape)
     zero = embeddings.new_zeros(1, *embeddings.shape[1:])
     sums = embeddings
     for row in jumps:
@@ -124,5 +135,7 @@ def path_sums(embeddings: Tensor, jumps: Tensor) -> Tensor:
 
 def z_rows(values: Tensor) -> Tensor:
     """Returns columns with mean 0 and deviation 1 over the rows."""
+    if not torch.is_grad_enabled():
+        return compiled_z_rows(values.flatten(1)).view(values.shape)
     deviation = values.std(dim=0, correction=0) if len(values) > 1 else torch.zeros_like(values[0])
     return (values - values.mean(dim=0)) / (deviation + 1e-3)

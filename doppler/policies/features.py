@@ -31,7 +31,8 @@ class GraphTensors:
 
     Attributes:
         nodes: Features per op, N x F.
-        edge_index: Row 0 the op that a message comes from, row 1 the op it goes to; 2 x A.
+        edge_index: Row 0 the op that a message comes from, row 1 the op it goes to, in
+            ascending order; 2 x A.
         relation: Per edge 0 producer, 1 producer of an earlier iteration, 2 consumer, 3 consumer
             in a later iteration; A. The paper's pair sees no direction: all are 0.
         edges: Features per edge, A x F.

@@ -16,6 +16,7 @@ from simulator.machine_code import cached
 Singles = NDArray[np.float32]
 
 MAX_GAPS = 32
+NUM_LOGS = 8
 NUM_DEVICE_COLUMNS = max(NUM_PAPER, len(DeviceColumn))
 
 
@@ -97,6 +98,7 @@ class Workspace(NamedTuple):
         scratch: Per device: ready, start, finish, pred work, first start, last end, preds,
             in cost, out cost, loop neighbours, bill of partners elsewhere; 11 x D.
         logits: Per device; D.
+        logs: Values that go through the logarithm together; D x NUM_LOGS.
     """
 
     device: Ints
@@ -124,6 +126,7 @@ class Workspace(NamedTuple):
     mask: Bools
     scratch: Floats
     logits: Floats
+    logs: Singles
 
 
 class Heads(NamedTuple):
@@ -201,4 +204,5 @@ def make_workspace(t: Tables, head_width: int, num_columns: int) -> Workspace:
         np.empty(num_devices, np.bool_),
         np.zeros((11, num_devices)),
         np.zeros(num_devices),
+        np.zeros((num_devices, NUM_LOGS), np.float32),
     )

@@ -9,7 +9,7 @@ Source: DOPPLER section 3 (EST) and trap 8.
 """
 
 from doppler.policies.tables import Tables, Workspace
-from simulator.machine_code import cached
+from simulator.machine_code import cached, inlined
 
 READY, START, FINISH, P_WORK, P_START, P_END, PREDS, IN_COST, OUT_COST, LOOPS, BILL = range(11)
 
@@ -40,7 +40,7 @@ def reset(t: Tables, s: Workspace) -> None:
             s.memory[s.group_device[group]] += t.group_bytes[group]
 
 
-@cached(error_model="numpy", fastmath=FAST, inline="always")
+@inlined(error_model="numpy", fastmath=FAST)
 def known_device(t: Tables, s: Workspace, op: int) -> int:
     """Returns where `op` is or must go, -1 if that is open."""
     if s.device[op] >= 0:
@@ -50,7 +50,7 @@ def known_device(t: Tables, s: Workspace, op: int) -> int:
     return int(t.initial_device[op])
 
 
-@cached(error_model="numpy", fastmath=FAST)
+@inlined(error_model="numpy", fastmath=FAST)
 def _mask_links(t: Tables, s: Workspace, op: int) -> None:
     for slot in range(t.near_ptr[op], t.near_ptr[op + 1]):
         home = known_device(t, s, t.near_op[slot])
@@ -62,7 +62,7 @@ def _mask_links(t: Tables, s: Workspace, op: int) -> None:
                 s.mask[device] = False
 
 
-@cached(error_model="numpy", fastmath=FAST)
+@inlined(error_model="numpy", fastmath=FAST)
 def set_mask(t: Tables, s: Workspace, op: int) -> int:
     """Fills the mask of devices for `op`; returns how many there are.
 
@@ -92,7 +92,7 @@ def set_mask(t: Tables, s: Workspace, op: int) -> int:
     return count
 
 
-@cached(error_model="numpy", fastmath=FAST, inline="always")
+@inlined(error_model="numpy", fastmath=FAST)
 def _order_inputs(t: Tables, s: Workspace, op: int) -> None:
     """Sorts the inputs by the end of their producers: a wire serves requests as they come."""
     order = s.input_order
@@ -105,7 +105,7 @@ def _order_inputs(t: Tables, s: Workspace, op: int) -> None:
         order[slot] = edge
 
 
-@cached(error_model="numpy", fastmath=FAST, inline="always")
+@inlined(error_model="numpy", fastmath=FAST)
 def _send_inputs(t: Tables, s: Workspace, op: int, device: int) -> float:
     """Returns when all inputs are on `device`; moves `trial_free` on by the transfers."""
     ready = 0.0
@@ -129,7 +129,7 @@ def _send_inputs(t: Tables, s: Workspace, op: int, device: int) -> float:
     return ready
 
 
-@cached(error_model="numpy", fastmath=FAST)
+@inlined(error_model="numpy", fastmath=FAST)
 def set_times(t: Tables, s: Workspace, op: int, first: int, last: int) -> None:
     """Fills ready, start and finish of `op` on devices `first` to `last` - 1.
 
@@ -157,7 +157,7 @@ def set_times(t: Tables, s: Workspace, op: int, first: int, last: int) -> None:
         s.logits[device] = free
 
 
-@cached(error_model="numpy", fastmath=FAST, inline="always")
+@inlined(error_model="numpy", fastmath=FAST)
 def _commit_inputs(t: Tables, s: Workspace, op: int, device: int) -> None:
     """Sends the inputs of `op` to `device` for good."""
     for index in range(t.in_ptr[op + 1] - t.in_ptr[op]):
@@ -176,7 +176,7 @@ def _commit_inputs(t: Tables, s: Workspace, op: int, device: int) -> None:
         s.arrivals[tensor, device] = time + t.latency[home, device]
 
 
-@cached(error_model="numpy", fastmath=FAST)
+@inlined(error_model="numpy", fastmath=FAST)
 def _add_gap(s: Workspace, device: int, start: float, end: float) -> None:
     """Remembers an idle gap; where there is no room the shortest one is forgotten."""
     most = s.gap_start.shape[1]
@@ -197,7 +197,7 @@ def _add_gap(s: Workspace, device: int, start: float, end: float) -> None:
     s.gap_end[device, slot] = end
 
 
-@cached(error_model="numpy", fastmath=FAST, inline="always")
+@inlined(error_model="numpy", fastmath=FAST)
 def _split_gap(s: Workspace, device: int, gap: int, start: float, end: float) -> None:
     """Takes [start, end] out of a gap; what is left before and after stays."""
     before, after = s.gap_start[device, gap], s.gap_end[device, gap]
@@ -209,7 +209,7 @@ def _split_gap(s: Workspace, device: int, gap: int, start: float, end: float) ->
     _add_gap(s, device, end, after)
 
 
-@cached(error_model="numpy", fastmath=FAST)
+@inlined(error_model="numpy", fastmath=FAST)
 def place(t: Tables, s: Workspace, op: int, device: int) -> None:
     """Puts `op` on `device`: timeline, memory, counts; `set_times` for the pair has been called."""
     _commit_inputs(t, s, op, device)
