@@ -53,7 +53,7 @@ class CurriculumConfig:
     min_ops: int = 16
     max_ops: int = MAX_OPS
     max_devices: int = 12
-    job_share: float = 0.35
+    job_share: float = 0.4
     search_calls: int = 0
 
 

@@ -16,6 +16,7 @@ from doppler.core.graph import DataflowGraph
 from doppler.core.problem import Objective, Problem
 from doppler.graphs.drl_job import DRLJobShape, OpSize, build_drl_job
 from doppler.graphs.ffnn import FFNNShape, ffnn
+from doppler.graphs.llama import LlamaShape, llama_block
 from doppler.graphs.matmul_chain import ChainShards, matmul_chain
 from doppler.graphs.moe import MoEShape, moe_block
 
@@ -123,6 +124,21 @@ def _moe(rng: np.random.Generator) -> DataflowGraph:
     return moe_block(shape)
 
 
+def _llama(rng: np.random.Generator) -> DataflowGraph:
+    """A gated transformer block in cuts that the published LLaMA graphs do not have."""
+    heads = int(rng.choice([12, 24]))
+    hidden = heads * int(rng.choice([64, 128]))
+    shape = LlamaShape(
+        tokens=3 * int(rng.choice([512, 1024, 2048])),
+        hidden=hidden,
+        heads=heads,
+        feed_forward=hidden * int(rng.integers(2, 5)),
+        shards=int(rng.choice([2, 3, 6])),
+        row_blocks=int(rng.choice([1, 2, 3, 6])),
+    )
+    return llama_block(shape).graph
+
+
 def _ppo(rng: np.random.Generator) -> DataflowGraph:
     shape = DRLJobShape(
         num_shards=int(rng.integers(2, 7)),
@@ -144,4 +160,10 @@ def _ppo(rng: np.random.Generator) -> DataflowGraph:
     return build_drl_job("ppo", shape, size_of)
 
 
-_GRAPHS: tuple[Callable[[np.random.Generator], DataflowGraph], ...] = (_chain, _ffnn, _moe, _ppo)
+_GRAPHS: tuple[Callable[[np.random.Generator], DataflowGraph], ...] = (
+    _chain,
+    _ffnn,
+    _moe,
+    _llama,
+    _ppo,
+)
