@@ -26,7 +26,7 @@ from doppler.planners.annealing import AnnealingSettings, anneal
 from doppler.planners.base import Budget
 from doppler.planners.bounds import lower_bounds
 from doppler.planners.learned_run import AnytimeEvaluator, LearnedRun, PlanProgress
-from doppler.planners.list_schedule import ListScheduler, make_list_scheduler
+from doppler.planners.list_schedule import ListScheduler
 from doppler.planners.watched import run_within
 from doppler.policies.assignment import Floats, Ints
 from doppler.policies.build import build_assignment
@@ -137,21 +137,11 @@ class GuidedPlanner:
         )
         assignment = build_assignment(problem, scorer.costs)
         inputs = policy_inputs(assignment, policy.config)
-        with torch_threads(1), torch.no_grad():
-            heads = head_arrays(policy.encode(inputs))
-        run = LearnedRun(
-            problem,
-            scorer,
-            evaluator,
-            Learner(policy, inputs, EliteBuffer(assignment, 1), rng),
-            rng,
-        )
-        lists = make_list_scheduler(problem, scorer.costs)
-        walk = _Walk(_Decoder(inputs, heads, lists), run, settings, rng)
+        learner = Learner(policy, inputs, EliteBuffer(assignment, 1), rng)
+        run = LearnedRun(problem, scorer, evaluator, learner, rng)
         calls = evaluator.remaining
-        polish = round(settings.polish_share * calls)
-        walk.draw(max(1, min(calls - polish, round(settings.draw_share * calls))))
-        walk.step(evaluator.remaining - polish)
+        with torch_threads(1):
+            explore(run, calls - round(settings.polish_share * calls), settings, rng)
         if evaluator.best_placement_V is not None and evaluator.best_priority_V is not None:
             best = make_plan(
                 problem,
@@ -168,6 +158,25 @@ class GuidedPlanner:
 
             run_within(annealed, problem, scorer, evaluator, evaluator.remaining, rng)
         return evaluator.plan()
+
+
+def explore(
+    run: LearnedRun, calls: int, settings: GuidedSettings, rng: np.random.Generator
+) -> None:
+    """Spends `calls` on guides round the policies of a run; better plans become its elites.
+
+    The parts for drawing and stepping are those of the settings without annealing.
+    """
+    if calls < 1:
+        return
+    learner = run.learner
+    with torch.no_grad():
+        heads = head_arrays(learner.policy.encode(learner.inputs))
+    walk = _Walk(_Decoder(learner.inputs, heads, run.make_lists()), run, settings, rng)
+    last = run.evaluator.remaining - calls
+    drawing = settings.draw_share / max(1e-6, 1.0 - settings.polish_share)
+    walk.draw(max(1, min(calls, round(drawing * calls))))
+    walk.step(run.evaluator.remaining - last)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -280,9 +289,12 @@ class _Walk:
         return guide
 
     def _try(self, guide: _Guide) -> None:
-        if self._run.evaluator.remaining <= 0:
+        if self._run.evaluator.is_over:
             return
         plans = self._decoder.decode(guide, self._rng)
-        value_ns = int(self._run.evaluate(*plans)[0])
+        values = self._run.evaluate(*plans)
+        value_ns = int(values[0])
+        if value_ns < self._best[guide.by_finish][0]:
+            self._run.learner.elites.add_plans(*plans, values)
         if value_ns <= self._best[guide.by_finish][0]:
             self._best[guide.by_finish] = (value_ns, guide)

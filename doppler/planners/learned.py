@@ -6,9 +6,9 @@ returned, never the last):
 - `greedy`: the most likely episode, one simulation.
 - `sample`: the best of the budget's episodes.
 - `tune`: stage II on this problem (REINFORCE in the simulator), no search.
-- `polish`: episodes, a short stage II, and then the portfolio's search from the policy's best plans
-  and those of the list rules. Policies that have seen nothing imitate the best plan of a short
-  search before.
+- `polish`: episodes, guides round the policies (`doppler.planners.guided`), a short stage II, and
+  then the portfolio's search from the best plans so far and those of the list rules. Policies that
+  have seen nothing imitate the best plan of a short search before, in place of the guides.
 
 Where the most likely episode does not fit (memory, links), a search for a plan that does comes
 first. Policies that have seen nothing begin with stage I, the imitation of the critical-path
@@ -28,11 +28,12 @@ from doppler.core.problem import Problem
 from doppler.core.runtime import INFEASIBLE_NS, Scorer
 from doppler.planners.base import Budget
 from doppler.planners.bounds import lower_bounds
+from doppler.planners.guided import GuidedSettings, explore
 from doppler.planners.learned_run import AnytimeEvaluator, LearnedRun, PlanProgress
 from doppler.policies.ablations import new_policy
 from doppler.policies.assignment import Assignment, Ints
 from doppler.policies.build import build_assignment
-from doppler.policies.config import PolicyConfig
+from doppler.policies.config import Learned, PolicyConfig
 from doppler.policies.dual import DualPolicy, policy_inputs
 from doppler.policies.pretrained import load_pretrained
 from doppler.policies.sampling import Temperature
@@ -59,6 +60,8 @@ TUNED = TrainingConfig(
     reinforce=ReinforceConfig(
         batch=16, learning_rate=Schedule(2e-3, 5e-4), temperature=Schedule(0.4, 0.2)
     ),
+    guide_share=0.2,
+    most_guides=1_000,
     most_samples=64,
     most_episodes=160,
 )
@@ -163,6 +166,8 @@ class LearnedPlanner:
         self._part(run, "search")
         if is_trained:
             run.sample(min(round(calls * training.search_share), training.most_samples))
+            self._part(run, "guide")
+            self._guide(run, min(round(calls * training.guide_share), training.most_guides))
         else:
             run.search(round(calls * training.search_share), ())
             self._imitate_elites(run)
@@ -175,6 +180,11 @@ class LearnedPlanner:
             run.search(left, (*run.seeds(training.num_seeds, SOURCE), *rules))
             if self.seconds is None:
                 break
+
+    def _guide(self, run: LearnedRun, calls: int) -> None:
+        """Guides round policies of which both parts learned; an ablation keeps to what it has."""
+        if run.learner.policy.config.learned is Learned.both:
+            explore(run, min(calls, run.evaluator.remaining), GuidedSettings(), run.learner.rng)
 
     def _part(self, run: LearnedRun, name: str) -> None:
         self.values_ns[f"before {name}"] = run.evaluator.best_ns

@@ -12,6 +12,7 @@ from doppler.core.runtime import INFEASIBLE_NS, Scorer
 from doppler.planners import portfolio
 from doppler.planners.base import Budget
 from doppler.planners.evaluator import Evaluator
+from doppler.planners.list_schedule import ListScheduler, make_list_scheduler
 from doppler.planners.watched import WatchedScorer, run_within
 from doppler.policies.assignment import Bools, Ints
 from doppler.policies.sampling import Rollouts, SampleMode, Temperature, plan_arrays
@@ -177,6 +178,10 @@ class LearnedRun:
                 evaluator.best_priority_V[None],
                 np.array([evaluator.best_ns], dtype=np.int64),
             )
+
+    def make_lists(self) -> ListScheduler:
+        """Returns the list schedules of the problem."""
+        return make_list_scheduler(self._problem, self._scorer.costs)
 
     def score_rules(self) -> tuple[Plan, ...]:
         """Scores what the list rules make; returns their plans."""

@@ -149,6 +149,9 @@ class TrainingConfig:
         reinforce: Stage II; `PPOConfig` for PPO.
         search_share: Part of the budget for a first search whose plans become elites.
         learn_share: Part of the budget for stage II; what is left polishes its best plans.
+        guide_share: Part of the budget that mode `polish` spends on guides round trained policies
+            (`doppler.planners.guided`), taken from the last search.
+        most_guides: Guides at most.
         most_samples, most_episodes: Samples and episodes of stage II that mode `polish` takes at
             most: an episode costs as much time as ten to forty plans of the search.
         restarts: Times that stage II starts from the imitating policy.
@@ -160,6 +163,8 @@ class TrainingConfig:
     reinforce: ReinforceConfig = field(default_factory=ReinforceConfig)
     search_share: float = 0.1
     learn_share: float = 0.4
+    guide_share: float = 0.0
+    most_guides: int = 1_000_000
     most_samples: int = 1_000_000
     most_episodes: int = 1_000_000
     restarts: int = 1
@@ -167,9 +172,16 @@ class TrainingConfig:
     threads: int = 1
 
     def __post_init__(self) -> None:
-        for label in ("most_samples", "most_episodes", "restarts", "num_seeds", "threads"):
+        for label in (
+            "most_samples",
+            "most_guides",
+            "most_episodes",
+            "restarts",
+            "num_seeds",
+            "threads",
+        ):
             _at_least(label, getattr(self, label), 1)
-        for label in ("search_share", "learn_share"):
+        for label in ("search_share", "learn_share", "guide_share"):
             if not 0.0 <= getattr(self, label) <= 1.0:
                 raise ConfigError(f"{label} lies in [0, 1], and it is {getattr(self, label)}")
         if self.search_share + self.learn_share > 1.0:

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -5,7 +7,8 @@ from doppler.planners.base import Budget
 from doppler.planners.learned import LearnedPlanner
 from doppler.planners.learned_run import AnytimeEvaluator
 from doppler.planners.registry import get_planner
-from doppler.policies.config import PolicyConfig
+from doppler.policies.ablations import new_policy
+from doppler.policies.config import Learned, PolicyConfig
 from doppler.training.config import (
     ImitationConfig,
     LearnedMode,
@@ -132,3 +135,35 @@ def test_polish_takes_no_more_episodes_than_its_settings_allow():
     learned.on_record = lambda record: counts.setdefault("updates", []).append(record)
     learned(pair[0], SlowScorer(*pair), Budget(900), np.random.default_rng(0))
     assert len(counts["updates"]) == 160 // 16
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5])
+def test_guides_spend_their_share_and_their_best_plan_is_kept(share):
+    # `before guide` is the greedy episode: search_share and learn_share are 0, 100 calls
+    pair = layered(5)
+    training = TrainingConfig(search_share=0.0, learn_share=0.0, guide_share=share)
+    learned = LearnedPlanner(start=Start.pretrained, training=training)
+    scorer = SlowScorer(*pair)
+    learned(pair[0], scorer, Budget(100), np.random.default_rng(0))
+    values = learned.values_ns
+    assert scorer.num_calls <= 100
+    guided = learned.learner.elites.elites[0].value_ns
+    assert values["before learn"] <= values["before guide"]
+    if share:
+        assert values["before learn"] < values["before guide"]
+        assert guided <= values["before learn"]
+    else:
+        assert values["before learn"] == values["before guide"]
+
+
+def test_ablations_have_no_guides(monkeypatch):
+    def refuse(*_):
+        raise AssertionError("an ablation keeps to what it has learned")
+
+    monkeypatch.setattr("doppler.planners.learned.explore", refuse)
+    pair = layered(5)
+    config = replace(TINY, learned=Learned.place_only)
+    training = replace(QUICK, guide_share=0.5)
+    policy = new_policy(config, seed=0)
+    learned = LearnedPlanner(policy=policy, training=training)
+    learned(pair[0], SlowScorer(*pair), Budget(60), np.random.default_rng(0))
