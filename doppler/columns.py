@@ -106,10 +106,11 @@ def warm_up(make: Planner) -> None:
 
 
 def calls_for(make: Planner, problem: Problem, costs: Costs, cpu_seconds: float) -> int:
-    """Returns the budget in calls that takes about `cpu_seconds`, from short runs of growing size.
+    """Returns the budget in calls that takes about `cpu_seconds`, from runs of growing size.
 
-    The last two runs give a line. A planner that does not use half of its budget (HEFT) keeps what
-    it was given; less may be left because a planner scores whole batches.
+    The last two short runs give a line, and a run at its end corrects it: parts of a planner that
+    grow with the budget up to a limit bend the line. A planner that does not use half of its budget
+    (HEFT) keeps what it was given; less may be left because a planner scores whole batches.
     """
     before: Measured | None = None
     calls = FIRST_PROBE
@@ -124,5 +125,12 @@ def calls_for(make: Planner, problem: Problem, costs: Costs, cpu_seconds: float)
     per_call = found.cpu_seconds / found.calls
     if before is not None and found.cpu_seconds > before.cpu_seconds:
         per_call = (found.cpu_seconds - before.cpu_seconds) / (found.calls - before.calls)
-    left = cpu_seconds - found.cpu_seconds
-    return int(min(max(1.0, found.calls + left / per_call), MOST_CALLS))
+    calls = _limited(found.calls + (cpu_seconds - found.cpu_seconds) / per_call)
+    found = measure(make, problem, costs, calls, 0)
+    return _limited(
+        calls + (cpu_seconds - found.cpu_seconds) * found.calls / max(1e-9, found.cpu_seconds)
+    )
+
+
+def _limited(calls: float) -> int:
+    return int(min(max(1.0, calls), MOST_CALLS))
