@@ -177,7 +177,9 @@ def _orders_are_near(scorer: Scorer, found: list[Plan], calls: int) -> bool:
     """True unless the best order so far is far behind the best devices."""
     if len(found) < 2 or calls <= len(found):
         return False
-    values = scorer.score([made.placement for made in found], [made.priority for made in found])
+    values = np.asarray(
+        scorer.score([made.placement for made in found], [made.priority for made in found])
+    )
     orders = [row for row, made in enumerate(found) if made.source != annealing.PLACEMENT]
     return bool(orders) and int(values[orders].min()) <= NEAR * int(values.min())
 

@@ -72,7 +72,7 @@ def test_unknown_attributes_of_our_files_are_counted(write):
     ("old", "new", "message"),
     [
         ('<data key="w">4</data>', "", "line 9: every node has a kind or a weight, and node 'b'"),
-        ('<data key="w">4</data>', '<data key="w">-4</data>', "line 9: the weight of the node is"),
+        ('<data key="w">4</data>', '<data key="w">-4</data>', "line 9: the Weight of the node is"),
         ("3</data></edge>", "-3</data></edge>", "line 10: the weight of the edge is at least 0"),
         ('target="b"/>', 'target="x"/>', "line 11: an edge joins nodes of the file, and 'x'"),
         ('"directed"', '"undirected"', "line 7: a dataflow graph is directed"),

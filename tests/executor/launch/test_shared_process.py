@@ -34,6 +34,7 @@ class OneProcess(Seating):
 
     def __init__(self, cluster, static_mps=False):
         self.seats = (Seat(devices=tuple(range(cluster.num_devices))),)
+        self.inventory = GpuInventory()
 
     def release(self):
         pass
