@@ -12,7 +12,7 @@ class PretrainConfig:
 
     output: str = setting("results/pretraining", "folder of policy, state and training record")
     policy: PolicyKind = setting(PolicyKind.improved, "which pair: improved, or the paper's")
-    epochs: int = setting(70, "epochs of the whole training; schedules end where it ends")
+    epochs: int = setting(110, "epochs of the whole training; schedules end where it ends")
     updates: int = setting(30, "gradient steps per epoch")
     lessons: int = setting(40, "problems per epoch")
     search_calls: int = setting(0, "plans that the search for a problem's labels may score")
