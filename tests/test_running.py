@@ -1,5 +1,6 @@
 """`doppler run`: checkpoints, resume, recovery, and what is refused."""
 
+import contextlib
 import dataclasses
 import io
 import json
@@ -196,16 +197,23 @@ def test_a_target_reward_ends_the_run(stored, tmp_path):
     assert load_checkpoint(folder).iteration < 500
 
 
+def running_workers():
+    found = []
+    for child in psutil.Process().children():
+        with contextlib.suppress(psutil.Error):  # it may have ended meanwhile
+            if "executor.workers.cpu" in child.cmdline():
+                found.append(child)
+    return found
+
+
 def kill_a_running_worker(results):
     """Kills a worker as soon as the run has written rewards; returns a thread to join."""
 
     def kill():
         until = time.monotonic() + 90
         while time.monotonic() < until:
-            if list(results.glob(f"*/{METRICS_FILE}")):
-                workers = [
-                    p for p in psutil.Process().children() if "executor.workers.cpu" in p.cmdline()
-                ]
+            workers = running_workers() if list(results.glob(f"*/{METRICS_FILE}")) else []
+            if workers:
                 os.kill(workers[0].pid, signal.SIGKILL)
                 return
             time.sleep(0.02)
