@@ -1,28 +1,24 @@
 """All-reduce between processes by gloo, where it is asked for instead of shared memory.
 
-Only torch knows gloo, so it is loaded when a group is opened. Who dies or does not come is named by
-the group's own lines in shared memory, because gloo only says that a connection broke.
-
 Source: PyTorch documentation, torch.distributed (gloo back end, stores).
 """
 
 import mmap
 from collections.abc import Sequence
-from datetime import timedelta
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from doppler.core.errors import ExecutionError
-from executor.collectives.peers import Peers, WaitOptions, check_names
-from executor.launch.gpus import load_module
+from executor.collectives.peers import WaitOptions
+from executor.collectives.process_group import ProcessGroupAllReduce
 
 INTERFACE = "lo"
 """Members are processes of one host."""
 
 
-class GlooAllReduce:
+class GlooAllReduce(ProcessGroupAllReduce):
     """One member's end of an all-reduce by gloo.
 
     Args:
@@ -50,36 +46,17 @@ class GlooAllReduce:
         store: tuple[str, str],
         options: WaitOptions | None = None,
     ) -> None:
-        check_names(names, len(names))
-        torch: Any = load_module("torch")
-        self._distributed: Any = load_module("torch.distributed")
-        if self._distributed is None or not self._distributed.is_gloo_available():
-            raise ExecutionError("an all-reduce by gloo needs a torch that is built with gloo")
-        self._from_numpy = torch.from_numpy
+        super().__init__(
+            "gloo",
+            lambda distributed: distributed.is_gloo_available(),
+            memory,
+            base,
+            member,
+            names,
+            store,
+            options,
+        )
         self._shape, self._dtype = (num_elements,), np.dtype(dtype)
-        self._options = options or WaitOptions()
-        self._peers = Peers(memory, base, names, member, self._options)
-        self._store = store
-        self._group: Any = None
-        self._call = 0
-
-    def join(self) -> None:
-        """Meets the other members and connects to them.
-
-        Raises:
-            WorkerHungError, WorkerDiedError: As `Peers.join`.
-        """
-        self._peers.join()
-        distributed, (path, name) = self._distributed, self._store
-        options = distributed.ProcessGroupGloo._Options()
-        options._devices = [distributed.ProcessGroupGloo.create_device(interface=INTERFACE)]
-        options._timeout = timedelta(microseconds=self._options.deadline_ns / 1000)
-        store = distributed.PrefixStore(name, distributed.FileStore(path, -1))
-        size = len(self._peers.names)
-        try:
-            self._group = distributed.ProcessGroupGloo(store, self._peers.member, size, options)
-        except RuntimeError as error:
-            self._peers.blame("connecting by gloo", str(error))
 
     def all_reduce(self, values: npt.NDArray[Any]) -> None:
         """Replaces `values` by the sum over all members, in gloo's order.
@@ -96,15 +73,14 @@ class GlooAllReduce:
                 f"this all-reduce is over {self._shape[0]} elements of {self._dtype}, and the "
                 f"array has shape {values.shape} of {values.dtype}"
             )
-        self._call += 1
-        self._peers.enter(self._call)
-        try:
-            self._group.allreduce([self._from_numpy(values)]).wait()
-        except RuntimeError as error:
-            self._peers.blame("waiting for gloo", str(error))
-        self._peers.leave(self._call)
+        self._reduce(lambda: self._group.allreduce([self._torch.from_numpy(values)]).wait())
 
-    def close(self) -> None:
-        """Leaves the group."""
-        self._group = None
-        self._peers.close()
+    def _open(self, store: Any, member: int, size: int) -> Any:
+        gloo = self._distributed.ProcessGroupGloo
+        options = gloo._Options()
+        options._devices = [gloo.create_device(interface=INTERFACE)]
+        options._timeout = self._timeout
+        try:
+            return gloo(store, member, size, options)
+        except RuntimeError as error:
+            self._peers.blame("connecting by gloo", str(error))

@@ -9,11 +9,11 @@ NVLink SHARP is invalid between ranks of one GPU); PyTorch documentation, torch.
 import mmap
 import os
 from collections.abc import Sequence
-from datetime import timedelta
 from typing import Any
 
 from doppler.core.errors import ExecutionError
-from executor.collectives.peers import Peers, WaitOptions, check_names
+from executor.collectives.peers import WaitOptions
+from executor.collectives.process_group import ProcessGroupAllReduce
 from executor.launch.gpus import load_module
 
 SHARING_VERSION = (2, 30, 3)
@@ -46,7 +46,7 @@ def nccl_environment(version: tuple[int, ...], shares_gpu: bool) -> dict[str, st
     }
 
 
-class NcclAllReduce:
+class NcclAllReduce(ProcessGroupAllReduce):
     """One member's end of an all-reduce by NCCL.
 
     Args:
@@ -72,28 +72,17 @@ class NcclAllReduce:
         store: tuple[str, str],
         options: WaitOptions | None = None,
     ) -> None:
-        check_names(names, len(names))
-        self._torch: Any = load_module("torch")
-        self._distributed: Any = load_module("torch.distributed")
-        if self._distributed is None or not self._distributed.is_nccl_available():
-            raise ExecutionError("an all-reduce by NCCL needs a torch that is built with NCCL")
-        nccl: Any = load_module("torch.cuda.nccl")
-        os.environ.update(nccl_environment(nccl.version()[:3], shares_gpu))
-        self._options = options or WaitOptions()
-        self._peers = Peers(memory, base, names, member, self._options)
-        self._store = store
-        self._group: Any = None
-        self._call = 0
-
-    def join(self) -> None:
-        """Meets the other members; NCCL connects in the first call."""
-        self._peers.join()
-        distributed, (path, name) = self._distributed, self._store
-        options = distributed.ProcessGroupNCCL.Options()
-        options._timeout = timedelta(microseconds=self._options.deadline_ns / 1000)
-        store = distributed.PrefixStore(name, distributed.FileStore(path, -1))
-        size = len(self._peers.names)
-        self._group = distributed.ProcessGroupNCCL(store, self._peers.member, size, options)
+        self._shares_gpu = shares_gpu
+        super().__init__(
+            "NCCL",
+            lambda distributed: distributed.is_nccl_available(),
+            memory,
+            base,
+            member,
+            names,
+            store,
+            options,
+        )
 
     def all_reduce(self, values: Any) -> None:
         """Replaces `values`, a tensor on this process's GPU, by the sum over all members.
@@ -101,16 +90,19 @@ class NcclAllReduce:
         Raises:
             WorkerDiedError, WorkerHungError: Name the member that failed; the group is broken then.
         """
-        self._call += 1
-        self._peers.enter(self._call)
-        try:
+
+        def add_up() -> None:
             self._group.allreduce([values]).wait()
             self._torch.cuda.synchronize()
-        except RuntimeError as error:
-            self._peers.blame("waiting for NCCL", str(error))
-        self._peers.leave(self._call)
 
-    def close(self) -> None:
-        """Leaves the group."""
-        self._group = None
-        self._peers.close()
+        self._reduce(add_up)
+
+    def _prepare(self) -> None:
+        nccl: Any = load_module("torch.cuda.nccl")
+        os.environ.update(nccl_environment(nccl.version()[:3], self._shares_gpu))
+
+    def _open(self, store: Any, member: int, size: int) -> Any:
+        """Returns the group; NCCL itself connects in the first call."""
+        options = self._distributed.ProcessGroupNCCL.Options()
+        options._timeout = self._timeout
+        return self._distributed.ProcessGroupNCCL(store, member, size, options)
