@@ -11,9 +11,10 @@ import numpy as np
 
 from doppler.api import make_scorer
 from doppler.core.costs import Costs
+from doppler.core.errors import ConfigError, nearest
 from doppler.core.plan import make_plan
 from doppler.core.problem import Problem
-from doppler.curriculum_jobs import draw_job, log_uniform
+from doppler.curriculum_jobs import JobFamily, draw_job, log_uniform
 from doppler.graphs.families import Family, Topology, generate
 from doppler.planners.annealing import anneal
 from doppler.planners.base import Budget
@@ -47,6 +48,11 @@ class CurriculumConfig:
         job_share: Share of lessons from sharded tensor programs and PPO jobs, which have shards,
             groups and loops.
         search_calls: Plans that a lesson's search may score for its labels.
+        leave_out: Names of graph families and jobs that no lesson is made of, so that what a policy
+            does with them is transfer. At least one family and one job are left.
+
+    Raises:
+        ConfigError: If a name is none of those that lessons are made of, or none is left.
     """
 
     lessons: int = 40
@@ -55,6 +61,30 @@ class CurriculumConfig:
     max_devices: int = 12
     job_share: float = 0.4
     search_calls: int = 0
+    leave_out: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        known = [kind.value for kind in (*TRAINED_ON, *JobFamily)]
+        for name in self.leave_out:
+            if name not in known:
+                raise ConfigError(
+                    f"leave_out names lessons, and {name!r} is none; {nearest(name, known)}"
+                )
+        for label, left in (("graph family", self.families), ("job", self.jobs)):
+            if not left:
+                raise ConfigError(
+                    f"lessons need at least one {label}, and leave_out is {list(self.leave_out)}"
+                )
+
+    @property
+    def families(self) -> tuple[Family, ...]:
+        """Graph families that lessons are made of."""
+        return tuple(family for family in TRAINED_ON if family.value not in self.leave_out)
+
+    @property
+    def jobs(self) -> tuple[JobFamily, ...]:
+        """Jobs that lessons are made of."""
+        return tuple(family for family in JobFamily if family.value not in self.leave_out)
 
 
 def draw_problem(config: CurriculumConfig, fraction: float, rng: np.random.Generator) -> Pair:
@@ -62,10 +92,10 @@ def draw_problem(config: CurriculumConfig, fraction: float, rng: np.random.Gener
     num_devices = int(rng.integers(2, config.max_devices + 1))
     heterogeneity = float(rng.choice([0.0, 0.25, 0.5, 0.75]))
     if rng.random() < config.job_share:
-        return draw_job(num_devices, heterogeneity, rng)
+        return draw_job(num_devices, heterogeneity, rng, config.jobs)
     largest = config.min_ops + (config.max_ops - config.min_ops) * (1 + 2 * fraction) / 3
     instance = generate(
-        Family(rng.choice([family.value for family in TRAINED_ON])),
+        Family(rng.choice([family.value for family in config.families])),
         round(log_uniform(config.min_ops, largest, rng)),
         num_devices,
         ccr=log_uniform(0.05, 20.0, rng),

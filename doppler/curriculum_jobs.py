@@ -5,8 +5,9 @@ others, and ops are bound by arithmetic or by memory as rates fall; no graph or 
 catalogue is among them.
 """
 
+import enum
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -24,8 +25,21 @@ LAUNCH_NS = 5e3
 SIZES = (2**11, 2**12, 2**13)
 
 
+class JobFamily(enum.Enum):
+    """The jobs that lessons are made of."""
+
+    matmul_chain = "matmul_chain"
+    ffnn = "ffnn"
+    moe = "moe"
+    llama = "llama"
+    ppo = "ppo"
+
+
 def draw_job(
-    num_devices: int, heterogeneity: float, rng: np.random.Generator
+    num_devices: int,
+    heterogeneity: float,
+    rng: np.random.Generator,
+    families: Sequence[JobFamily] = tuple(JobFamily),
 ) -> tuple[Problem, Costs]:
     """Returns a job on a machine, with roofline times of random rates.
 
@@ -33,8 +47,9 @@ def draw_job(
         num_devices: Devices, at least 2.
         heterogeneity: In [0, 1): a kind's speed differs that much from device to device.
         rng: Source of randomness.
+        families: Jobs to choose from, each as likely as another.
     """
-    graph = _GRAPHS[int(rng.integers(len(_GRAPHS)))](rng)
+    graph = _GRAPHS[families[int(rng.integers(len(families)))]](rng)
     cluster = draw_machine(num_devices, rng)
     objective = Objective.period if graph.is_cyclic else Objective.makespan
     problem = Problem(graph=graph, cluster=cluster, objective=objective)
@@ -160,10 +175,10 @@ def _ppo(rng: np.random.Generator) -> DataflowGraph:
     return build_drl_job("ppo", shape, size_of)
 
 
-_GRAPHS: tuple[Callable[[np.random.Generator], DataflowGraph], ...] = (
-    _chain,
-    _ffnn,
-    _moe,
-    _llama,
-    _ppo,
-)
+_GRAPHS: dict[JobFamily, Callable[[np.random.Generator], DataflowGraph]] = {
+    JobFamily.matmul_chain: _chain,
+    JobFamily.ffnn: _ffnn,
+    JobFamily.moe: _moe,
+    JobFamily.llama: _llama,
+    JobFamily.ppo: _ppo,
+}

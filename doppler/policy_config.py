@@ -15,6 +15,10 @@ class PretrainConfig:
     epochs: int = setting(110, "epochs of the whole training; schedules end where it ends")
     updates: int = setting(30, "gradient steps per epoch")
     lessons: int = setting(40, "problems per epoch")
+    leave_out: list[str] = setting(
+        [],
+        "graph families and jobs (matmul_chain, ffnn, moe, llama, ppo) that no lesson is made of",
+    )
     search_calls: int = setting(0, "plans that the search for a problem's labels may score")
     validation: int = setting(120, "problems that the best policy is chosen on")
     validate_every: int = setting(5, "epochs between two validations")

@@ -18,7 +18,6 @@ from doppler.console import View
 from doppler.core.errors import ConfigError
 from doppler.curriculum import (
     HELD_OUT,
-    TRAINED_ON,
     CurriculumConfig,
     draw_problem,
     greedy_ratios,
@@ -73,8 +72,12 @@ def pretrain(config: PretrainConfig, command: Sequence[str]) -> None:
     view = View()
     folder = Path(config.output)
     settings = PretrainingConfig(epochs=config.epochs, updates=config.updates, seed=config.seed)
-    lessons = CurriculumConfig(lessons=config.lessons, search_calls=config.search_calls)
-    state, extra = _start(config, settings, folder)
+    lessons = CurriculumConfig(
+        lessons=config.lessons,
+        search_calls=config.search_calls,
+        leave_out=tuple(config.leave_out),
+    )
+    state, extra = _start(config, settings, lessons, folder)
     problems = [
         draw_problem(lessons, 1.0, np.random.default_rng([VALIDATION_SEED, index]))
         for index in range(config.validation)
@@ -111,14 +114,14 @@ def pretrain(config: PretrainConfig, command: Sequence[str]) -> None:
         advance(state.epoch, "")
         if not curve:
             validate(0, spent)
-            extra = {"cpu_seconds": spent, "validation": curve, "best": best}
+            extra |= {"cpu_seconds": spent, "validation": curve, "best": best}
             save_pretraining(state, folder / STATE_FOLDER, extra)
         while not state.is_finished and time.monotonic() < deadline:
             record = state.run_epoch(curriculum)
             seconds = spent + time.process_time() - start_cpu
             if record.epoch % config.validate_every == 0 or state.is_finished:
                 validate(record.epoch, seconds)
-            extra = {"cpu_seconds": seconds, "validation": curve, "best": best}
+            extra |= {"cpu_seconds": seconds, "validation": curve, "best": best}
             save_pretraining(state, folder / STATE_FOLDER, extra)
             advance(1, f"episodes/HEFT {record.mean_ratio:.3f}, validation {_last(curve)}")
     _write_training(folder, config, settings, lessons, command, state, extra)
@@ -126,20 +129,30 @@ def pretrain(config: PretrainConfig, command: Sequence[str]) -> None:
 
 
 def _start(
-    config: PretrainConfig, settings: PretrainingConfig, folder: Path
+    config: PretrainConfig,
+    settings: PretrainingConfig,
+    lessons: CurriculumConfig,
+    folder: Path,
 ) -> tuple[Pretraining, dict[str, Any]]:
     exists = (folder / STATE_FOLDER).exists()
     if config.resume:
         if not exists:
             raise ConfigError(f"resume goes on with a training, and {folder} holds none")
-        return load_pretraining(folder / STATE_FOLDER, settings)
+        state, extra = load_pretraining(folder / STATE_FOLDER, settings)
+        if extra["left_out"] != list(lessons.leave_out):
+            raise ConfigError(
+                f"a training goes on with the lessons that it began with, and {folder} has "
+                f"leave_out={extra['left_out']} where this is {list(lessons.leave_out)}"
+            )
+        return state, extra
     if exists:
         raise ConfigError(
             f"{folder} holds a training already: go on with resume=true, or name another output"
         )
     folder.mkdir(parents=True, exist_ok=True)
     state = new_pretraining(policy_config(config.policy), settings)
-    return state, {"cpu_seconds": 0.0, "validation": [], "best": None}
+    left_out = list(lessons.leave_out)
+    return state, {"cpu_seconds": 0.0, "validation": [], "best": None, "left_out": left_out}
 
 
 def _write_training(
@@ -158,7 +171,8 @@ def _write_training(
         "episodes": state.episodes,
         "settings": asdict(settings),
         "curriculum": asdict(lessons),
-        "families": [family.value for family in TRAINED_ON],
+        "families": [family.value for family in lessons.families],
+        "jobs": [family.value for family in lessons.jobs],
         "held_out": [family.value for family in HELD_OUT],
         "revision": revision(),
         "versions": versions(),

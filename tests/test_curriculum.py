@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 
+from doppler.core.errors import ConfigError
 from doppler.curriculum import (
     HELD_OUT,
     MAX_OPS,
@@ -11,6 +12,7 @@ from doppler.curriculum import (
     heft_arrays,
     make_lesson,
 )
+from doppler.curriculum_jobs import JobFamily
 from doppler.graphs.families import Family
 from doppler.policies.config import PolicyConfig
 from doppler.policies.dual import DualPolicy
@@ -36,6 +38,32 @@ def test_held_out_families_and_sizes_are_not_drawn():
     sizes = [graph.num_ops for graph in generated if "_ccr" in graph.name]
     assert len(sizes) > 40
     assert max(sizes) <= 1.25 * MAX_OPS
+
+
+@pytest.mark.parametrize("job", JobFamily)
+def test_a_job_that_is_left_out_is_not_drawn_and_all_others_are(job):
+    config = CurriculumConfig(leave_out=(job.value, "lu"), job_share=0.5)
+    names = [draw_problem(config, 1.0, np.random.default_rng(s))[0].graph.name for s in range(120)]
+    for other in JobFamily:
+        is_drawn = any(name.startswith(other.value) for name in names)
+        assert is_drawn == (other is not job)
+    for family in TRAINED_ON:
+        is_drawn = any(name.startswith(f"{family.value}_") for name in names)
+        assert is_drawn == (family is not Family.lu)
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        (("lama",), "did you mean 'llama'"),
+        (tuple(job.value for job in JobFamily), "at least one job"),
+        (tuple(family.value for family in TRAINED_ON), "at least one graph family"),
+        (("stencil",), "'stencil' is none"),
+    ],
+)
+def test_lessons_that_cannot_be_left_out_are_refused(names, said):
+    with pytest.raises(ConfigError, match=said):
+        CurriculumConfig(leave_out=names)
 
 
 def test_equal_seeds_draw_equal_problems_and_sizes_grow():

@@ -31,6 +31,18 @@ def test_resume_without_a_training_is_refused(tmp_path, capsys):
     assert "resume goes on with a training" in capsys.readouterr().err
 
 
+def test_a_training_goes_on_with_the_lessons_that_it_began_with(tmp_path, capsys):
+    folder = tmp_path / "training"
+    words = ["pretrain", f"output={folder}", *SMALL, "seconds=0"]
+    assert main([*words, "leave_out=[llama]"]) == 0
+    record = json.loads((folder / "policy" / "training.json").read_text())
+    assert record["curriculum"]["leave_out"] == ["llama"]
+    assert record["jobs"] == ["matmul_chain", "ffnn", "moe", "ppo"]
+    assert main([*words, "resume=true"]) == 2
+    assert "leave_out=['llama'] where this is []" in capsys.readouterr().err
+    assert main([*words, "resume=true", "leave_out=[llama]"]) == 0
+
+
 def test_the_pretrained_policy_comes_with_the_record_of_its_training():
     record = json.loads((FOLDER / "training.json").read_text())
     assert record["command"].startswith("doppler pretrain")
