@@ -5,6 +5,7 @@ policy_tuned   the same policies trained on the target graph (stage II), no sear
 policy_polish  the learned planner: policy's episodes, stage II, then the portfolio's search from
                its best plans and those of the list rules
 heft_polish    the identical search from HEFT's plan, with the whole budget
+dual, joint .. the learned planner from nothing, and ablations of it: `doppler.planners.ablations`
 anything else  the planner of that name in `doppler.planners.registry`
 """
 
@@ -21,6 +22,7 @@ from doppler.core.problem import Problem
 from doppler.core.runtime import Scorer
 from doppler.graphs.families import generate
 from doppler.planners import heft, portfolio
+from doppler.planners.ablations import VARIANTS
 from doppler.planners.base import Budget, Planner
 from doppler.planners.learned import LearnedPlanner
 from doppler.planners.registry import get_planner, planner_names
@@ -72,6 +74,7 @@ _OWN: dict[str, Planner] = {
     "policy_tuned": _learned(LearnedMode.tune),
     "policy_polish": _learned(LearnedMode.polish),
     "heft_polish": _heft_polish,
+    **VARIANTS,
 }
 
 

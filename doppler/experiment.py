@@ -1,6 +1,7 @@
 """Tables of planners over graphs and seeds, with resume: every finished run is a line of a file.
 
-A run is one column on one graph from one seed, under a budget of processor seconds or of calls.
+A run is one column on one graph from one seed, under a budget of processor seconds or of calls
+(plans that it may have scored).
 A line is taken up again only if graph, cluster and times are the same to the bit. Beside the table
 stand the best known plans: one JSON file per graph with plan, value, lower bounds and the command
 that made it.
@@ -57,7 +58,8 @@ class Row:
     Attributes:
         task: `Task.key`.
         graph, column, seed: Which run.
-        budget: "5 s" (processor seconds), or "calls of 5 s" (as many as `policy_polish` had then).
+        budget: "5 s" (processor seconds), "calls of 5 s" (as many as `policy_polish` had then), or
+            "2000 simulations".
         calls: Plans scored.
         cpu_seconds: Processor seconds used.
         value_ns: Value of the plan.
@@ -101,6 +103,11 @@ def calls_budget(seconds: float) -> str:
     return f"calls of {seconds:g} s"
 
 
+def simulations_budget(calls: int) -> str:
+    """Returns `Row.budget` of runs that were given this many calls."""
+    return f"{calls} simulations"
+
+
 def make_task(graph: str, machine: str) -> Task:
     """Returns a published graph on a named machine, with roofline times.
 
@@ -129,6 +136,7 @@ class Table:
         self._on_row = on_row
         self._rows = {_run_key(row): row for row in _read_rows(path)}
         self._calls: dict[tuple[str, str, str], int] = {}
+        self._warm: set[str] = set()
         self.rows: list[Row] = []
         self.plans: list[tuple[Row, Plan]] = []
 
@@ -152,12 +160,26 @@ class Table:
                     task, name, seed, calls_budget(seconds), partial(calls_of.__getitem__, seed)
                 )
 
+    def by_simulations(self, task: Task, name: str, seeds: Iterable[int], calls: int) -> None:
+        """Runs a column from every seed with a budget of calls."""
+
+        def budget() -> int:
+            self._warm_up(name)
+            return calls
+
+        for seed in seeds:
+            self._run(task, name, seed, simulations_budget(calls), budget)
+
+    def _warm_up(self, name: str) -> None:
+        if name not in self._warm:
+            warm_up(column(name))
+            self._warm.add(name)
+
     def _budget(self, task: Task, name: str, seconds: float) -> int:
         key = (task.key, name, seconds_budget(seconds))
         if key not in self._calls:
-            make = column(name)
-            warm_up(make)
-            self._calls[key] = calls_for(make, task.problem, task.costs, seconds)
+            self._warm_up(name)
+            self._calls[key] = calls_for(column(name), task.problem, task.costs, seconds)
         return self._calls[key]
 
     def _run(self, task: Task, name: str, seed: int, budget: str, calls: Callable[[], int]) -> None:

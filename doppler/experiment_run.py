@@ -32,7 +32,7 @@ from doppler.graph_config import ExperimentConfig
 from doppler.graphs.published import PUBLISHED
 
 GROUPS = ("job", "hardware", "planner", "training")
-OVERRIDES = ("graphs", "columns", "seeds", "seconds", "update_best")
+OVERRIDES = ("graphs", "columns", "seeds", "seconds", "simulations", "update_best")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -45,6 +45,7 @@ class ExperimentSettings:
         columns: Columns, see `doppler.columns`.
         seeds: Seeds 0 to seeds - 1.
         seconds: Processor seconds per run.
+        simulations: Plans that a run may have scored, in place of a time; None = `seconds` counts.
         equal_simulations: Also run the portfolio with as many calls as `policy_polish` had.
         update_best: Store plans that are better than the best known ones.
     """
@@ -55,6 +56,7 @@ class ExperimentSettings:
     columns: list[str] = field(default_factory=list)
     seeds: int = 5
     seconds: float = 5.0
+    simulations: int | None = None
     equal_simulations: bool = False
     update_best: bool = False
 
@@ -63,6 +65,16 @@ class ExperimentSettings:
             raise ConfigError(
                 f"an experiment has at least 1 seed and more than 0 seconds, and it has "
                 f"{self.seeds} and {self.seconds:g}"
+            )
+        if self.simulations is not None and self.simulations < 1:
+            raise ConfigError(
+                f"an experiment has at least 1 simulation per run, and simulations is "
+                f"{self.simulations}"
+            )
+        if self.simulations is not None and self.equal_simulations:
+            raise ConfigError(
+                "equal_simulations compares with runs of so many seconds, and simulations is "
+                f"{self.simulations}"
             )
 
 
@@ -147,7 +159,10 @@ def run_experiment(
             if time.perf_counter() - start > limit_s:
                 break
             for name in settings.columns:
-                table.by_seconds(task, name, (seed,), settings.seconds)
+                if settings.simulations is None:
+                    table.by_seconds(task, name, (seed,), settings.seconds)
+                else:
+                    table.by_simulations(task, name, (seed,), settings.simulations)
             if settings.equal_simulations and REFERENCE_COLUMN in settings.columns:
                 table.by_calls_of(task, "portfolio", (seed,), settings.seconds)
     stored = _update_best(table, tasks, best_folder, command) if settings.update_best else ()

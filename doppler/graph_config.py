@@ -268,6 +268,9 @@ class ExperimentConfig:
     )
     seeds: int | None = setting(None, "another number of seeds")
     seconds: float | None = setting(None, "other processor seconds per run")
+    simulations: int | None = setting(
+        None, "plans that each run may have scored, in place of processor seconds"
+    )
     update_best: bool | None = setting(None, "store plans that are better than the best known")
 
     def __post_init__(self) -> None:

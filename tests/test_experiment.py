@@ -21,6 +21,7 @@ from doppler.experiment import (
     load_best,
     make_task,
     seconds_budget,
+    simulations_budget,
     store_best,
 )
 from doppler.experiment_run import GROUPS, load_settings
@@ -87,6 +88,22 @@ def test_equal_calls_are_those_of_the_reference_seed_by_seed(tmp_path, task, mon
     for seed in (0, 1):
         assert calls["random_best", seed] == calls["perturbed_heft", seed]
     assert table.rows[-1].budget == calls_budget(0.02)
+
+
+def test_a_budget_of_simulations_is_given_whole_and_kept_apart(tmp_path, task, monkeypatch):
+    warm = []
+    monkeypatch.setattr("doppler.experiment.warm_up", warm.append)
+    path = tmp_path / "rows.jsonl"
+    table, _ = rows_of(path, task, [])
+    table.by_simulations(task, "random_best", (0, 1), 30)
+    table.by_simulations(task, "random_best", (0,), 20)
+    assert [row.calls for row in table.rows] == [30, 30, 20]
+    assert [row.budget for row in table.rows[1:]] == [simulations_budget(30), "20 simulations"]
+    assert len(warm) == 1  # not per run, and not at all where nothing is missing
+    again, _ = rows_of(path, task, [])
+    again.by_simulations(task, "random_best", (0, 1), 30)
+    assert again.rows == table.rows[:2]
+    assert len(warm) == 1
 
 
 def test_budgets_in_seconds_grow_with_the_seconds_and_fixed_planners_keep_theirs(task):
@@ -211,6 +228,11 @@ def test_groups_and_settings_can_be_overridden():
         load_settings(EXPERIMENTS, "smoke", ["seeds=0"])
     with pytest.raises(ConfigError, match="did you mean 'smoke'"):
         load_settings(EXPERIMENTS, "smok", [])
+    assert load_settings(EXPERIMENTS, "ablation", ["simulations=null"]).simulations is None
+    with pytest.raises(ConfigError, match="at least 1 simulation per run, and simulations is 0"):
+        load_settings(EXPERIMENTS, "ablation", ["simulations=0"])
+    with pytest.raises(ConfigError, match="compares with runs of so many seconds"):
+        load_settings(EXPERIMENTS, "doppler_table", ["simulations=9"])
 
 
 def test_the_command_makes_a_table_and_goes_on(tmp_path, capsys, monkeypatch):

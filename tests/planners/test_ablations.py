@@ -1,8 +1,12 @@
 """Ablations of the learned planner conform; what is left out is left out."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 
+from doppler.planners import ablations
+from doppler.planners.ablations import VARIANTS
 from doppler.planners.base import Budget
 from doppler.planners.learned import LearnedPlanner
 from doppler.planners.registry import get_planner
@@ -10,7 +14,13 @@ from doppler.policies.ablations import new_policy
 from doppler.policies.config import Learned, PolicyConfig
 from doppler.policies.storage import load_policy, save_policy
 from doppler.training.checkpoint import load_checkpoint, save_checkpoint
-from doppler.training.config import ImitationConfig, LearnedMode, ReinforceConfig, TrainingConfig
+from doppler.training.config import (
+    ImitationConfig,
+    LearnedMode,
+    ReinforceConfig,
+    Stage,
+    TrainingConfig,
+)
 from doppler.training.imitation import imitate
 from simulator.scorer import CompiledScorer
 from tests.planners.conformance import cases, check_case
@@ -47,6 +57,24 @@ def test_registered_ablations_keep_to_the_budget_and_name_themselves(learned):
     plan = get_planner(name)(pair[0], scorer, Budget(60), np.random.default_rng(0))
     assert plan.source == name
     assert 1 < scorer.num_calls <= 60
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_columns_run_the_stages_that_they_name_and_search_only_if_they_say_so(name, monkeypatch):
+    records, searches = [], []
+    planner = partial(LearnedPlanner, on_record=records.append)
+    monkeypatch.setattr(ablations, "LearnedPlanner", planner)
+    monkeypatch.setattr(ablations, "ImitationConfig", partial(ImitationConfig, batch=2))
+    search = "doppler.planners.learned_run.LearnedRun.search"
+    monkeypatch.setattr(search, lambda *_: searches.append(name))
+    pair = six_ops()
+    scorer = CompiledScorer(*pair)
+    VARIANTS[name](pair[0], scorer, Budget(160), np.random.default_rng(0))
+    stages = {record.stage for record in records}
+    assert (Stage.imitation in stages) == (not name.rpartition("stage_")[2].startswith("two"))
+    assert (Stage.simulation in stages) == ("stage_one" not in name)
+    assert bool(searches) == (name == "dual_search")
+    assert scorer.num_calls <= 160
 
 
 def orders_and_devices(learned):
