@@ -10,6 +10,7 @@ from doppler.core.errors import ClusterError
 
 NS_PER_S = 1_000_000_000
 ISOLATED_KIND = "mig"
+MAX_STREAMS = 1 << 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +23,7 @@ class Device:
         parent: Name of the physical hardware that it is cut from.
         share: Part of the parent that it owns, in (0, 1].
         memory_bytes: Memory that placed ops may use.
-        num_streams: Ops that may run at the same time.
+        num_streams: Ops that may run at the same time, at most `MAX_STREAMS`.
         copy_engines: 0 = a copy is work on the sender's stream; else copies run beside ops.
         cores: Core ids that the worker is bound to (core groups), else empty.
         flop_per_s: Peak arithmetic rate of its share, for the roofline model; 0 = unknown.
@@ -123,8 +124,9 @@ class Cluster:
         ids = self.device_ids
         table = {(ids[link.src], ids[link.dst]): link for link in self.links}
         for route in self.routes:
+            joined = _composite(route, table, ids)
             key = (ids[route.src], ids[route.dst])
-            table[key] = _composite(route, table, ids)
+            table[key] = joined
             where = f"route {route.src!r} -> {route.dst!r} of cluster {self.name!r}"
             _check_buses(table[key], self.devices[key[0]], where)
         return table
@@ -173,10 +175,36 @@ def _check_devices(cluster: Cluster) -> None:
             raise ClusterError(f"a share lies in (0, 1], and {where} has {device.share}")
         if device.memory_bytes < 0:
             raise ClusterError(f"memory_bytes is at least 0, and {where} has {device.memory_bytes}")
-        if device.num_streams < 1:
-            raise ClusterError(f"num_streams is at least 1, and {where} has {device.num_streams}")
+        if not 1 <= device.num_streams <= MAX_STREAMS:
+            raise ClusterError(
+                f"num_streams is at least 1 and at most {MAX_STREAMS}, and {where} has "
+                f"{device.num_streams}"
+            )
         if device.copy_engines < 0:
             raise ClusterError(f"copy_engines is at least 0, and {where} has {device.copy_engines}")
+        for label, value in (
+            ("flop_per_s", device.flop_per_s),
+            ("memory_bytes_per_s", device.memory_bytes_per_s),
+            ("launch_ns", device.launch_ns),
+        ):
+            if value < 0:
+                raise ClusterError(f"{label} is at least 0, and {where} has {value}")
+
+
+def check_link(link: Link, where: str) -> None:
+    """Checks what holds of a link between devices and of one between processors.
+
+    Raises:
+        ClusterError: If it joins something with itself, a number is out of range, or a bus repeats.
+    """
+    if link.src == link.dst:
+        raise ClusterError(f"a link joins two devices, and {where} joins one with itself")
+    if link.latency_ns < 0:
+        raise ClusterError(f"latency_ns is at least 0, and {where} has {link.latency_ns}")
+    if link.bytes_per_s is not None and link.bytes_per_s <= 0:
+        raise ClusterError(f"bytes_per_s is positive, and {where} has {link.bytes_per_s}")
+    if len(set(link.buses)) != len(link.buses):
+        raise ClusterError(f"a transfer holds a bus once, and {where} lists {link.buses}")
 
 
 def _check_links(cluster: Cluster) -> None:
@@ -187,17 +215,10 @@ def _check_links(cluster: Cluster) -> None:
         for end in (link.src, link.dst):
             if end not in ids:
                 raise ClusterError(f"{where} names device {end!r}, and devices are {sorted(ids)}")
-        if link.src == link.dst:
-            raise ClusterError(f"a link joins two devices, and {where} joins one with itself")
+        check_link(link, where)
         if (link.src, link.dst) in seen:
             raise ClusterError(f"a pair has one link, and {where} stands twice")
         seen.add((link.src, link.dst))
-        if link.latency_ns < 0:
-            raise ClusterError(f"latency_ns is at least 0, and {where} has {link.latency_ns}")
-        if link.bytes_per_s is not None and link.bytes_per_s <= 0:
-            raise ClusterError(f"bytes_per_s is positive, and {where} has {link.bytes_per_s}")
-        if len(set(link.buses)) != len(link.buses):
-            raise ClusterError(f"a transfer holds a bus once, and {where} lists {link.buses}")
         _check_buses(link, cluster.devices[ids[link.src]], where)
 
 
@@ -218,6 +239,8 @@ def _check_buses(link: Link, sender: Device, where: str) -> None:
 
 def _composite(route: Route, table: dict[tuple[int, int], Link], ids: dict[str, int]) -> Link:
     stops = (route.src, *route.via, route.dst)
+    if route.src == route.dst:
+        raise ClusterError(f"a route joins two devices, and one joins {route.src!r} with itself")
     hops: list[Link] = []
     for src, dst in itertools.pairwise(stops):
         if src not in ids or dst not in ids or (ids[src], ids[dst]) not in table:

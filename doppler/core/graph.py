@@ -11,6 +11,8 @@ from doppler.core.errors import GraphError
 
 INPUT_KIND = "input"
 DEFAULT_WINDOW = 3
+MAX_WINDOW = 1 << 16
+"""Every op has a counter per iteration of the window: without a limit they would fill memory."""
 
 
 class EdgeMode(enum.Enum):
@@ -85,7 +87,8 @@ class DataflowGraph:
         ops: All ops; ids are positions.
         edges: All edges; ids are positions. Input k of an op is its k-th in-edge in this order.
         groups: Colocation groups named by ops.
-        window: Iterations that may be in flight along an edge; larger than every distance.
+        window: Iterations that may be in flight along an edge; larger than every distance, at most
+            `MAX_WINDOW`.
         inputs: Where graph inputs are resident.
 
     Raises:
@@ -154,13 +157,20 @@ class DataflowGraph:
         """Content hash over everything that can change a result (the graph's name cannot)."""
         rows: list[str] = [f"window={self.window};inputs={self.inputs.value}"]
         rows += [
-            f"op:{op.kind}|{op.name}|{op.outputs}|{op.flop}|{op.bytes_moved}|{op.group}|"
-            f"{op.meta_op}|{op.device_kinds}"
+            f"op:{_field(op.kind)}|{_field(op.name)}|{op.outputs}|{op.flop}|{op.bytes_moved}|"
+            f"{_field(op.group)}|{_field(op.meta_op)}|{op.device_kinds}"
             for op in self.ops
         ]
         rows += [f"edge:{e.src},{e.output},{e.dst},{e.distance},{e.mode.value}" for e in self.edges]
-        rows += [f"group:{group.name}|{group.state_bytes}" for group in self.groups]
+        rows += [f"group:{_field(group.name)}|{group.state_bytes}" for group in self.groups]
         return hashlib.sha256("\n".join(rows).encode()).hexdigest()[:32]
+
+
+def _field(text: str | None) -> str:
+    """Text in a row of the digest: no name looks like the end of a field, or like no name."""
+    if text is None or not (text == "None" or any(mark in text for mark in "|\\\n")):
+        return str(text)
+    return "\\" + text.replace("\\", "\\\\").replace("|", "\\|").replace("\n", "\\n")
 
 
 def _incident(num_ops: int, ends: Sequence[int]) -> tuple[tuple[int, ...], ...]:
@@ -194,8 +204,11 @@ def _check_ops(graph: DataflowGraph) -> None:
 
 
 def _check_edges(graph: DataflowGraph) -> None:
-    if graph.window < 1:
-        raise GraphError(f"the window is at least 1, and graph {graph.name!r} has {graph.window}")
+    if not 1 <= graph.window <= MAX_WINDOW:
+        raise GraphError(
+            f"the window is at least 1 and at most {MAX_WINDOW}, and graph {graph.name!r} has "
+            f"{graph.window}"
+        )
     for index, edge in enumerate(graph.edges):
         where = f"edge {index} ({edge.src} -> {edge.dst}) of graph {graph.name!r}"
         for end in (edge.src, edge.dst):

@@ -5,11 +5,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from doppler.core.cluster import Link, Route, join_links
+from doppler.core.cluster import Link, Route, check_link, join_links
 from doppler.core.errors import ClusterError
 from doppler.core.partition import PartitionRules
 
 PROCESSOR_KINDS = ("cpu", "gpu")
+COUNTS = (
+    "memory_bytes",
+    "copy_engines",
+    "publish_ns",
+    "flop_per_s",
+    "memory_bytes_per_s",
+    "launch_ns",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +66,19 @@ class Processor:
                 f"core_ids has one id per unit ({self.num_units}), and {self.name!r} has "
                 f"{len(self.core_ids)}"
             )
+        if len(set(self.core_ids)) < len(self.core_ids) or min(self.core_ids, default=0) < 0:
+            raise ClusterError(
+                f"core_ids are different ids of at least 0, and {self.name!r} has {self.core_ids}"
+            )
+        if self.num_streams < 1:
+            raise ClusterError(
+                f"num_streams is at least 1, and {self.name!r} has {self.num_streams}"
+            )
+        for label in COUNTS:
+            if getattr(self, label) < 0:
+                raise ClusterError(
+                    f"{label} is at least 0, and {self.name!r} has {getattr(self, label)}"
+                )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,13 +104,16 @@ class Hardware:
             raise ClusterError(
                 f"hardware has processors with unique names, and {self.name!r} has {names}"
             )
+        seen: set[tuple[str, str]] = set()
         for link in self.links:
+            where = f"link {link.src!r} -> {link.dst!r} of hardware {self.name!r}"
             for end in (link.src, link.dst):
                 if end not in names:
-                    raise ClusterError(
-                        f"link {link.src!r} -> {link.dst!r} of hardware {self.name!r} names "
-                        f"{end!r}, and processors are {names}"
-                    )
+                    raise ClusterError(f"{where} names {end!r}, and processors are {names}")
+            check_link(link, where)
+            if (link.src, link.dst) in seen:
+                raise ClusterError(f"a pair has one link, and {where} stands twice")
+            seen.add((link.src, link.dst))
         _ = self.link_table
 
     @cached_property

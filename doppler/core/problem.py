@@ -1,8 +1,10 @@
 """A problem: graph, cluster, and what every plan for them must obey."""
 
 import enum
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from fractions import Fraction
 from functools import cached_property
 
 from doppler.core.cluster import Cluster
@@ -103,7 +105,13 @@ class Problem:
 
     def memory_limit_bytes(self, device: int) -> int:
         """Bytes of `device` that a plan may use."""
-        return int(self.cluster.devices[device].memory_bytes * (1.0 - self.memory_headroom))
+        return self._memory_limits[device]
+
+    @cached_property
+    def _memory_limits(self) -> tuple[int, ...]:
+        """Memory less the headroom, exact: the headroom is the decimal number that was written."""
+        part = 1 - Fraction(str(self.memory_headroom))
+        return tuple(math.floor(device.memory_bytes * part) for device in self.cluster.devices)
 
     def check_resident_memory(self, placement: tuple[int, ...]) -> None:
         """Checks that group state alone fits each device.

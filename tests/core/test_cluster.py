@@ -34,7 +34,11 @@ def cluster(devices=None, links=(), routes=()):
         (lambda: cluster([device("a", share=1.5)]), r"has 1\.5"),
         (lambda: cluster([device("a", memory_bytes=-1)]), "memory_bytes is at least 0"),
         (lambda: cluster([device("a", num_streams=0)]), "num_streams is at least 1"),
+        (lambda: cluster([device("a", num_streams=1 << 17)]), "at most 65536"),
         (lambda: cluster([device("a", copy_engines=-1)]), "copy_engines is at least 0"),
+        (lambda: cluster([device("a", launch_ns=-1)]), "launch_ns is at least 0, and device 'a'"),
+        (lambda: cluster([device("a", flop_per_s=-1)]), "flop_per_s is at least 0"),
+        (lambda: cluster([device("a", memory_bytes_per_s=-1)]), "memory_bytes_per_s is at least"),
         (lambda: cluster(links=[link("a", "y")]), "names device 'y'"),
         (lambda: cluster(links=[link("a", "a")]), "joins one with itself"),
         (lambda: cluster(links=[link("a", "b"), link("a", "b")]), "stands twice"),
@@ -50,6 +54,13 @@ def cluster(devices=None, links=(), routes=()):
         (
             lambda: cluster(links=[link("a", "b")], routes=[Route("a", "z", ("b",))]),
             "passes 'b' -> 'z', and there is no such link",
+        ),
+        (lambda: cluster(routes=[Route("y", "z", ("b",))]), "passes 'y' -> 'b', and there is no"),
+        (
+            lambda: cluster(
+                links=[link("a", "b"), link("b", "a")], routes=[Route("a", "a", ("b",))]
+            ),
+            "joins 'a' with itself",
         ),
         (
             lambda: cluster(

@@ -3,7 +3,8 @@
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 from doppler.core.errors import GraphError
 from doppler.core.graph import DataflowGraph, Edge, EdgeMode, Group, InputResidency, Op
@@ -32,6 +33,7 @@ def graph(ops=None, edges=(), **fields):
         (lambda: graph([op("a", flop=-2)]), "flop are integers .* has -2"),
         (lambda: graph([op("a", bytes_moved=-3)]), "bytes_moved are integers .* has -3"),
         (lambda: graph(window=0), "window is at least 1"),
+        (lambda: graph(window=10**9), "at most 65536, and graph 'g' has 1000000000"),
         (lambda: graph(edges=[Edge(0, 0, 9)]), "names op 9, and ops are 0 to 2"),
         (lambda: graph(edges=[Edge(-1, 0, 1)]), "names op -1"),
         (lambda: graph(edges=[Edge(0, 1, 1)]), "reads output 1, and op 'a' has 1 outputs"),
@@ -135,3 +137,31 @@ def test_a_circle_is_printed_once_round():
     names = str(caught.value).split(" has ")[1].split(" -> ")
     assert names[0] == names[-1]
     assert len(set(names)) == count
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.text("a|\\\n", min_size=1, max_size=3),
+            st.text("b|\\\n", min_size=1, max_size=3),
+            st.sampled_from([None, "None", "\\None", "|", "\n", "m|m"]),
+        ),
+        min_size=2,
+        max_size=2,
+        unique=True,
+    )
+)
+@example([("a|b", "c", None), ("a", "b|c", None)])
+@example([("a", "b", "c|d"), ("a", "b|None|d", "c")])
+@example([("a", "b", None), ("a", "b", "None")])
+def test_no_two_graphs_share_a_digest_whatever_their_names(fields):
+    """Names may hold the marks that part the fields of the digest, and a name may be "None"."""
+    first, second = (graph([op(name, kind=kind, meta_op=meta)]) for kind, name, meta in fields)
+    assert first.digest != second.digest
+
+
+def test_a_group_named_none_is_not_the_absence_of_one():
+    inside, outside = (
+        graph([op("a", group=group)], groups=(Group("None"),)) for group in ("None", None)
+    )
+    assert inside.digest != outside.digest

@@ -1,5 +1,7 @@
 """Layouts: what they make of hardware, and what they refuse."""
 
+from dataclasses import replace
+
 import pytest
 
 from doppler.core.cluster import Link
@@ -107,6 +109,65 @@ def test_ready_made_layouts_cover_all_cores():
 def test_broken_rules_are_named(slices, message):
     with pytest.raises(ClusterError, match=message):
         apply(*slices)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"memory_bytes": -1}, "memory_bytes is at least 0, and 't' has -1"),
+        ({"copy_engines": -1}, "copy_engines is at least 0"),
+        ({"publish_ns": -1}, "publish_ns is at least 0"),
+        ({"flop_per_s": -1}, "flop_per_s is at least 0"),
+        ({"memory_bytes_per_s": -1}, "memory_bytes_per_s is at least 0"),
+        ({"launch_ns": -1}, "launch_ns is at least 0"),
+        ({"num_streams": 0}, "num_streams is at least 1"),
+        ({"core_ids": (3, 3)}, r"different ids of at least 0, and 't' has \(3, 3\)"),
+        ({"core_ids": (0, -1)}, "different ids of at least 0"),
+    ],
+)
+def test_numbers_of_a_processor_are_in_range(fields, message):
+    values = {"name": "t", "kind": "cpu", "model": "t", "num_units": 2, "memory_bytes": 1}
+    with pytest.raises(ClusterError, match=message):
+        Processor(**{**values, **fields})
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"latency_ns": -1}, "latency_ns is at least 0, and link 'gpu0' -> 'gpu1' of hardware 'h'"),
+        ({"bytes_per_s": 0}, "bytes_per_s is positive"),
+        ({"buses": ("x", "x")}, "holds a bus once"),
+        ({"dst": "gpu0"}, "joins one with itself"),
+    ],
+)
+def test_links_of_hardware_obey_the_rules_of_links(fields, message):
+    link = Link(**{"src": "gpu0", "dst": "gpu1", "bytes_per_s": 9, **fields})
+    with pytest.raises(ClusterError, match=message):
+        Hardware(name="h", processors=(gpu("gpu0"), gpu("gpu1")), links=(link,))
+
+
+def test_a_pair_of_processors_has_one_link():
+    twice = tuple(Link(src="gpu0", dst="gpu1", latency_ns=ns) for ns in (5, 9))
+    with pytest.raises(ClusterError, match="'gpu0' -> 'gpu1' of hardware 'h' stands twice"):
+        Hardware(name="h", processors=(gpu("gpu0"), gpu("gpu1")), links=twice)
+
+
+def test_gpus_of_hosts_that_are_not_joined_have_no_path_through_them():
+    """Each GPU reaches its own CPU; only with a link between the CPUs is there a way across."""
+    hosts = tuple(replace(CPU, name=f"cpu{index}") for index in range(2))
+    inside = [
+        Link(src=a, dst=b, latency_ns=1)
+        for index in range(2)
+        for a, b in ((f"gpu{index}", f"cpu{index}"), (f"cpu{index}", f"gpu{index}"))
+    ]
+    processors = (*hosts, gpu("gpu0"), gpu("gpu1"))
+    apart = Hardware(name="h", processors=processors, links=tuple(inside))
+    assert apart.link_through_host("gpu0", "gpu1") is None
+    assert apart.link_through_host("gpu0", "gpu0").latency_ns == 2
+    across = (*inside, Link(src="cpu0", dst="cpu1", latency_ns=7))
+    joined = Hardware(name="h", processors=processors, links=across)
+    assert joined.link_through_host("gpu0", "gpu1").latency_ns == 9
+    assert joined.link_through_host("gpu1", "gpu0") is None
 
 
 def test_hardware_checks_its_processors_and_links():

@@ -1,6 +1,10 @@
 """Plans and problems: every rule is refused with the op and the device that break it."""
 
+from fractions import Fraction
+
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from doppler.core.cluster import Cluster, Device, Link
 from doppler.core.costs import make_costs
@@ -103,6 +107,17 @@ def test_state_that_does_not_fit_is_refused():
         plan(problem(cluster=cluster(memory=59)))
     with pytest.raises(CapacityError, match="the limit is 50"):
         plan(problem(memory_headroom=0.5))
+
+
+@given(st.integers(0, (1 << 63) - 1), st.integers(0, 999))
+@example((1 << 60) - 1, 0)
+@example((1 << 63) - 1, 0)
+@example(10, 900)
+def test_the_memory_limit_is_exact_at_any_size(memory, thousandths):
+    """A binary float would round 2**60 - 1 up, and leave nothing of 10 bytes at 0.9."""
+    where = problem(cluster=cluster(memory=memory), memory_headroom=thousandths / 1000)
+    limit = where.memory_limit_bytes(0)
+    assert limit <= memory * Fraction(1000 - thousandths, 1000) < limit + 1
 
 
 def test_holds_of_one_device_are_kept():

@@ -325,6 +325,37 @@ def test_traces_with_other_columns_are_refused():
 
 
 @pytest.mark.parametrize(
+    ("table", "column", "value", "message"),
+    [
+        ("op_spans", "iteration", -1, r"rows\[0\]\.iteration is 0 to 1, .* has -1"),
+        ("op_spans", "iteration", 2, r"rows\[0\]\.iteration is 0 to 1, .* has 2"),
+        ("op_spans", "stream", 9, r"stream is 0 to"),
+        ("op_spans", "ready_ns", -1, "ready_ns, start_ns, end_ns come in this order"),
+        ("op_spans", "end_ns", 1, "come in this order, and the document has 1, 2, 1"),
+        ("transfers", "output", 9, r"output is 0 to"),
+        ("transfers", "iteration", 2, r"iteration is 0 to 1"),
+        ("transfers", "arrival_ns", 0, "come in this order"),
+    ],
+)
+def test_spans_out_of_range_are_refused(table, column, value, message):
+    problem = small_problem()
+    document = to_json(a_trace(problem), problem)
+    document[table]["rows"][0][document[table]["columns"].index(column)] = value
+    with pytest.raises(FormatError, match=message):
+        from_json(document, "trace", problem)
+
+
+def test_counts_of_a_trace_are_in_range():
+    problem = small_problem()
+    document = to_json(a_trace(problem), problem)
+    with pytest.raises(FormatError, match="iterations is at least 1, and the document has 0"):
+        from_json(document | {"iterations": 0}, "trace", problem)
+    peaks = dict.fromkeys(document["peak_bytes"], -1)
+    with pytest.raises(FormatError, match=r"peak_bytes\.d0 is at least 0, .* has -1"):
+        from_json(document | {"peak_bytes": peaks}, "trace", problem)
+
+
+@pytest.mark.parametrize(
     ("text", "message"),
     [
         ('{"type": "graph", "type": "graph"}', "'type' stands twice"),
