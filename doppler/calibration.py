@@ -45,9 +45,9 @@ from simulator.calibration.noise import KindNoise, fit_noise
 from simulator.costs.alpha_beta import TransferSample, transfer_samples, with_fitted_links
 from simulator.costs.measured import CostEntry, CostTable, fit_entries
 
-SCHEMA_VERSION = 4
-READ_VERSIONS = (2, 3, 4)
-"""Version 3 had no shifts, version 2 no noise, launches, links and held_out; read with none."""
+SCHEMA_VERSION = 5
+READ_VERSIONS = (2, 3, 4, 5)
+"""Version 4 had no size of ops without flop; 3 no shifts; 2 no noise, launches, links, held_out."""
 CACHE_VARIABLE = "XDG_CACHE_HOME"
 TURNS = 4
 """Short runs per plan, one plan after the other."""

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from doppler.core.errors import DopplerError
+from doppler.core.graph import Op
 from doppler.core.problem import Problem
 from doppler.core.trace import OpSpan, Trace
 
@@ -17,7 +18,7 @@ class Observation:
 
     Attributes:
         kind: Kind of the op.
-        flop: Its size.
+        flop: Its size, as `op_size` has it.
         device: Name of the device that ran it.
         device_kind: Kind of that device.
         cores: Cores of that device (0 where it has none).
@@ -39,6 +40,14 @@ class Observation:
     overlap: float
     duration_ns: int
     share: float = 1.0
+
+
+def op_size(op: Op) -> int:
+    """Returns what tells ops of one kind apart: flop, or bytes moved where an op only moves them.
+
+    Copies, concatenations and sums of one operand do no arithmetic, and yet large ones take longer.
+    """
+    return op.flop or op.bytes_moved
 
 
 class _Timeline:
@@ -96,7 +105,7 @@ def observe(problem: Problem, trace: Trace, skip_iterations: int = 0) -> list[Ob
         observations.append(
             Observation(
                 kind=op.kind,
-                flop=op.flop,
+                flop=op_size(op),
                 device=device.name,
                 device_kind=device.kind,
                 cores=len(device.cores),

@@ -9,7 +9,7 @@ from doppler.core.cluster import Device
 from doppler.core.costs import Costs, make_costs
 from doppler.core.graph import Op
 from doppler.core.problem import Problem
-from simulator.calibrate import Observation
+from simulator.calibrate import Observation, op_size
 from simulator.costs.source import OpTime, UnknownTimeError
 
 EXTRAPOLATION = 2.0
@@ -29,7 +29,7 @@ class CostEntry:
 
     Attributes:
         kind: Op kind.
-        flop: Size of the op.
+        flop: Size of the op (`simulator.calibrate.op_size`): flop, or bytes moved if it has none.
         device_kind: Kind of the device.
         cores: Cores of the device.
         median_ns: Median duration with idle siblings.
@@ -105,7 +105,7 @@ class CostTable:
         Raises:
             UnknownTimeError: If it was not measured, or too far away.
         """
-        found = self._time(op.kind, device.kind, op.flop, len(device.cores), device.share)
+        found = self._time(op.kind, device.kind, op_size(op), len(device.cores), device.share)
         factor = self.factors_permille.get((op.kind, device.name))
         if factor is None:
             return found
@@ -253,6 +253,8 @@ def _resource(cores: int, share: float) -> float:
 def _at_size(entries: Sequence[CostEntry], place: str, flop: int) -> OpTime:
     """Time and slowdown at a size, from entries of one kind on one kind of device, by size."""
     low, high = entries[0], entries[-1]
+    if high.flop == 0:  # a table of before, when ops that only move bytes had no size
+        flop = 0
     if flop * EXTRAPOLATION < low.flop or flop > high.flop * EXTRAPOLATION:
         raise UnknownTimeError(
             f"op kind {low.kind!r} was measured from {low.flop} to {high.flop} flop on {place}, "

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from doppler.core.cluster import Device
 from doppler.core.errors import DopplerError
 from doppler.core.graph import Op
-from simulator.calibrate import Observation
+from doppler.core.trace import OpSpan, Trace
+from simulator.calibrate import Observation, observe
 from simulator.costs.measured import fit_entries
 from tests.simulator.cost_samples import entry, problem_of, table, walk
 
@@ -42,6 +43,34 @@ BASE = Observation(
 def test_times_are_linear_between_measured_sizes(flop: int, expected: int) -> None:
     measured = table(entry(100, 1000), entry(200, 3000), entry(400, 4000))
     assert measured.costs(walk(flop)).op_ns == ((expected, expected),)
+
+
+def test_ops_that_only_move_bytes_have_their_bytes_for_a_size() -> None:
+    """Small and large copies are told apart both when measured and when looked up."""
+    ops = tuple(Op(kind="copy", name=f"c{size}", bytes_moved=size) for size in (100, 200, 150))
+    spans = tuple(
+        OpSpan(op, iteration, 0, 0, at, at, at + ops[op].bytes_moved * 7)
+        for iteration in range(3)
+        for op, at in ((0, 10_000 * iteration), (1, 10_000 * iteration + 5000))
+    )
+    problem = problem_of(ops)
+    trace = Trace(
+        graph_digest=problem.graph.digest,
+        cluster_digest=problem.cluster.digest,
+        source="",
+        runtime="executor",
+        iterations=3,
+        op_spans=spans,
+        transfers=(),
+        peak_bytes=(0, 0),
+    )
+    measured = table(*fit_entries(observe(problem, trace)))
+    assert [times[0] for times in measured.costs(problem).op_ns] == [700, 1400, 1050]
+
+
+def test_a_table_without_sizes_gives_its_time_for_any() -> None:
+    copies = problem_of((Op(kind="copy", name="c", bytes_moved=1 << 20),))
+    assert table(entry(0, 900, kind="copy")).costs(copies).op_ns == ((900, 900),)
 
 
 def test_a_flat_first_slope_is_followed_below_the_smallest_size() -> None:
