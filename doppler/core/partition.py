@@ -21,6 +21,9 @@ class MigProfile:
         max_count: Instances of this profile that a GPU holds.
         starts: Memory slices at which an instance may begin.
         copy_engines: Copies that it runs beside kernels.
+
+    Raises:
+        ClusterError: If a number is out of range.
     """
 
     name: str
@@ -30,6 +33,22 @@ class MigProfile:
     max_count: int
     starts: tuple[int, ...]
     copy_engines: int
+
+    def __post_init__(self) -> None:
+        where = f"MIG profile {self.name!r}"
+        for label, least in (
+            ("units", 1),
+            ("memory_slices", 1),
+            ("memory_bytes", 0),
+            ("max_count", 1),
+            ("copy_engines", 0),
+        ):
+            if getattr(self, label) < least:
+                raise ClusterError(
+                    f"{label} is at least {least}, and {where} has {getattr(self, label)}"
+                )
+        if min(self.starts, default=0) < 0:
+            raise ClusterError(f"starts are memory slices from 0 on, and {where} has {self.starts}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,12 +60,27 @@ class PartitionRules:
         mps_step: Multiprocessors per MPS chunk; 0 = MPS gives no share of this GPU.
         green_min: Least multiprocessors of a green context; 0 = no green contexts.
         green_step: Multiprocessors of a green context come in multiples of it.
+
+    Raises:
+        ClusterError: If a number is negative, or green contexts exist and have no step.
     """
 
     mig: tuple[MigProfile, ...] = ()
     mps_step: int = 0
     green_min: int = 0
     green_step: int = 0
+
+    def __post_init__(self) -> None:
+        if min(self.mps_step, self.green_min, self.green_step) < 0:
+            raise ClusterError(
+                f"mps_step, green_min and green_step are at least 0, and they are "
+                f"{self.mps_step}, {self.green_min}, {self.green_step}"
+            )
+        if self.green_min and not self.green_step:
+            raise ClusterError(
+                f"green contexts of at least {self.green_min} multiprocessors have a green_step of "
+                f"at least 1, and it is 0"
+            )
 
     def check_mps(self, units: int, where: str) -> None:
         """Checks the size of an MPS partition.

@@ -140,6 +140,9 @@ def test_projections_of_hybrid_by_hand():
         (lambda: hybrid_ns(1, 3, 1, 1, 1, 1, reading=Reading.printed), "divides by n - 1"),
         (lambda: rp_only_ns(2, 3, 1, 1), "at most n = 2"),
         (lambda: ring_cost_ns(0, 1, 1), "at least one GPU"),
+        (lambda: ip_only_ns(2, 0, 1, 1), "at least one GPU and one GMI each, and n = 2, m = 0"),
+        (lambda: rp_only_ns(2, 0, 1, 1), "n = 2, m = 0"),
+        (lambda: hybrid_ns(2, 0, 0, 1, 1, 1), "n = 2, m = 0"),
     ]:
         with pytest.raises(ConfigError, match=text):
             call()

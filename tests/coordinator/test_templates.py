@@ -1,9 +1,11 @@
 """DP-only: shards dealt out to devices, pins and kinds obeyed, nothing bent to fit."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from doppler.coordinator.templates import dp_only_devices
+from doppler.coordinator.templates import dp_only_devices, has_roles
 from doppler.core.cluster import Cluster, Device, Link
 from doppler.core.errors import CapacityError, PlanError
 from doppler.core.graph import DataflowGraph, Group, Op
@@ -59,6 +61,12 @@ def test_every_role_is_dealt_out_by_its_shard(fused):
     for j in range(2):
         assert found[f"reduce[0,0,{j}]"] == found[f"adam[3,1,{j}]"] == j
     assert found["collect"] == found["broadcast"] == 0
+
+
+def test_one_op_of_another_kind_makes_a_graph_no_job():
+    graph = job().graph
+    assert has_roles(graph)
+    assert not has_roles(replace(graph, ops=(*graph.ops, Op(kind="matmul", name="m"))))
 
 
 def test_pins_hold():

@@ -208,6 +208,8 @@ def test_even_layouts_round_to_what_the_back_end_gives():
     layout = even_layout(hardware, Backend.green_context, 3)
     assert [part.units for part in layout.slices] == [40] * 6
     assert [part.units for part in even_layout(hardware, Backend.mps, 3).slices] == [44] * 6
+    odd = even_layout(gpus(1, units=129), Backend.mps, 3)  # MPS has no step of its own here
+    assert [part.units for part in odd.slices] == [43] * 3
     assert layout.apply(hardware).num_devices == 6
     assert max_gmis(hardware.processors[0], Backend.green_context) == 16
     assert max_gmis(hardware.processors[0], Backend.mig) == 7

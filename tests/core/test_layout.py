@@ -8,6 +8,7 @@ from doppler.core.cluster import Link
 from doppler.core.errors import ClusterError
 from doppler.core.hardware import Hardware, Processor
 from doppler.core.layout import Backend, Layout, Slice, all_cores_layout, per_core_layout
+from doppler.core.partition import MigProfile, PartitionRules, check_instances
 
 CPU = Processor(
     name="cpu0",
@@ -144,6 +145,80 @@ def test_links_of_hardware_obey_the_rules_of_links(fields, message):
     link = Link(**{"src": "gpu0", "dst": "gpu1", "bytes_per_s": 9, **fields})
     with pytest.raises(ClusterError, match=message):
         Hardware(name="h", processors=(gpu("gpu0"), gpu("gpu1")), links=(link,))
+
+
+@pytest.mark.parametrize(
+    ("backend", "message"),
+    [
+        (Backend.mps, "MPS gives no share of this GPU, and slice 'a'"),
+        (Backend.mig, "this GPU has no MIG, and slice 'a'"),
+        (Backend.green_context, "slice 'a'"),
+    ],
+)
+def test_rules_without_a_cut_allow_none(backend, message):
+    """`partitions` without entries says that there is no such cut; None says nothing."""
+    whole = replace(gpu("gpu0"), partitions=PartitionRules())
+    hardware = Hardware(name="h", processors=(whole,))
+    layout = Layout(name="cut", slices=(part("gpu0", backend, 4, "a"),))
+    with pytest.raises(ClusterError, match=message):
+        layout.apply(hardware)
+    unknown = Hardware(name="h", processors=(gpu("gpu0"),))
+    assert layout.apply(unknown).num_devices == 1
+
+
+def test_instances_end_with_the_last_memory_slice():
+    """Four slices from slice 4 end with slice 7, the last; from slice 5 they would end with 8."""
+    half = MigProfile(
+        name="half",
+        units=4,
+        memory_slices=4,
+        memory_bytes=400,
+        max_count=2,
+        starts=(4,),
+        copy_engines=1,
+    )
+    check_instances((half,), "here")
+    with pytest.raises(ClusterError, match="share 8 memory slices"):
+        check_instances((replace(half, starts=(5,)),), "here")
+    with pytest.raises(ClusterError, match="share 8 memory slices"):
+        check_instances((half, half), "here")
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"units": 0}, "units is at least 1, and MIG profile 'p' has 0"),
+        ({"memory_slices": 0}, "memory_slices is at least 1"),
+        ({"memory_bytes": -1}, "memory_bytes is at least 0"),
+        ({"max_count": 0}, "max_count is at least 1"),
+        ({"copy_engines": -1}, "copy_engines is at least 0"),
+        ({"starts": (0, -1)}, "memory slices from 0 on"),
+    ],
+)
+def test_numbers_of_a_mig_profile_are_in_range(fields, message):
+    values = {
+        "name": "p",
+        "units": 1,
+        "memory_slices": 1,
+        "memory_bytes": 1,
+        "max_count": 1,
+        "starts": (0,),
+        "copy_engines": 1,
+    }
+    with pytest.raises(ClusterError, match=message):
+        MigProfile(**{**values, **fields})
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"mps_step": -2}, "at least 0, and they are -2, 0, 0"),
+        ({"green_min": 8}, "have a green_step of at least 1"),
+    ],
+)
+def test_steps_of_cuts_are_in_range(fields, message):
+    with pytest.raises(ClusterError, match=message):
+        PartitionRules(**fields)
 
 
 def test_a_pair_of_processors_has_one_link():
