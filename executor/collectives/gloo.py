@@ -3,16 +3,13 @@
 Source: PyTorch documentation, torch.distributed (gloo back end, stores).
 """
 
-import mmap
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from doppler.core.errors import ExecutionError
-from executor.collectives.peers import WaitOptions
-from executor.collectives.process_group import ProcessGroupAllReduce
+from executor.collectives.process_group import Meeting, ProcessGroupAllReduce
 
 INTERFACE = "lo"
 """Members are processes of one host."""
@@ -24,38 +21,14 @@ class GlooAllReduce(ProcessGroupAllReduce):
     Args:
         num_elements: Length of every member's array.
         dtype: numpy's name of its type.
-        memory: Shared memory of the members.
-        base: First byte of this group's `peers_bytes` in it.
-        member: Position of this process.
-        names: Name of each member.
-        store: File through which the members find each other, with a name for this group.
-        options: How members are waited for.
+        meeting: Where the members meet.
 
     Raises:
-        ExecutionError: If names do not fit or torch is built without gloo.
+        ExecutionError: If torch is built without gloo.
     """
 
-    def __init__(
-        self,
-        num_elements: int,
-        dtype: str,
-        memory: mmap.mmap,
-        base: int,
-        member: int,
-        names: Sequence[str],
-        store: tuple[str, str],
-        options: WaitOptions | None = None,
-    ) -> None:
-        super().__init__(
-            "gloo",
-            lambda distributed: distributed.is_gloo_available(),
-            memory,
-            base,
-            member,
-            names,
-            store,
-            options,
-        )
+    def __init__(self, num_elements: int, dtype: str, meeting: Meeting) -> None:
+        super().__init__("gloo", lambda distributed: distributed.is_gloo_available(), meeting)
         self._shape, self._dtype = (num_elements,), np.dtype(dtype)
 
     def all_reduce(self, values: npt.NDArray[Any]) -> None:

@@ -6,14 +6,11 @@ Source: NCCL user guide 2.30 and environment variables (NCCL_MULTI_RANK_GPU_ENAB
 NVLink SHARP is invalid between ranks of one GPU); PyTorch documentation, torch.distributed.
 """
 
-import mmap
 import os
-from collections.abc import Sequence
 from typing import Any
 
 from doppler.core.errors import ExecutionError
-from executor.collectives.peers import WaitOptions
-from executor.collectives.process_group import ProcessGroupAllReduce
+from executor.collectives.process_group import Meeting, ProcessGroupAllReduce
 from executor.launch.gpus import load_module
 
 SHARING_VERSION = (2, 30, 3)
@@ -51,38 +48,15 @@ class NcclAllReduce(ProcessGroupAllReduce):
 
     Args:
         shares_gpu: True if two members are on one GPU.
-        memory: Shared memory of the members.
-        base: First byte of this group's `peers_bytes` in it.
-        member: Position of this process.
-        names: Name of each member.
-        store: File through which the members find each other, with a name for this group.
-        options: How members are waited for.
+        meeting: Where the members meet.
 
     Raises:
         ExecutionError: If torch has no NCCL, or one that refuses these members.
     """
 
-    def __init__(
-        self,
-        shares_gpu: bool,
-        memory: mmap.mmap,
-        base: int,
-        member: int,
-        names: Sequence[str],
-        store: tuple[str, str],
-        options: WaitOptions | None = None,
-    ) -> None:
+    def __init__(self, shares_gpu: bool, meeting: Meeting) -> None:
         self._shares_gpu = shares_gpu
-        super().__init__(
-            "NCCL",
-            lambda distributed: distributed.is_nccl_available(),
-            memory,
-            base,
-            member,
-            names,
-            store,
-            options,
-        )
+        super().__init__("NCCL", lambda distributed: distributed.is_nccl_available(), meeting)
 
     def all_reduce(self, values: Any) -> None:
         """Replaces `values`, a tensor on this process's GPU, by the sum over all members.

@@ -1,4 +1,4 @@
-"""What all-reduces by a process group of torch share: meeting, calls, and who is to blame.
+"""What all-reduces whose members meet through torch share: meeting, calls, and who is to blame.
 
 Only torch knows these groups, so it is loaded when one is opened. Who dies or does not come is
 named by the group's own lines in shared memory, because torch only says that a connection broke.
@@ -8,12 +8,34 @@ Source: PyTorch documentation, torch.distributed (back ends, stores).
 
 import mmap
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
 from doppler.core.errors import ExecutionError
-from executor.collectives.peers import Peers, WaitOptions, check_names
+from executor.collectives.peers import Peers, WaitOptions
 from executor.launch.gpus import load_module
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Meeting:
+    """Where one member meets the others.
+
+    Attributes:
+        memory: Shared memory of the members.
+        base: First byte of this group's `peers_bytes` in it.
+        member: Position of this process.
+        names: Name of each member.
+        store: File through which the members find each other, with a name for this group.
+        options: How members are waited for.
+    """
+
+    memory: mmap.mmap
+    base: int = 0
+    member: int
+    names: Sequence[str]
+    store: tuple[str, str]
+    options: WaitOptions = field(default_factory=WaitOptions)
 
 
 class ProcessGroupAllReduce:
@@ -22,29 +44,15 @@ class ProcessGroupAllReduce:
     Args:
         back_end: Its name, for messages.
         is_available: True if torch has the back end.
-        memory: Shared memory of the members.
-        base: First byte of this group's `peers_bytes` in it.
-        member: Position of this process.
-        names: Name of each member.
-        store: File through which the members find each other, with a name for this group.
-        options: How members are waited for.
+        meeting: Where the members meet.
 
     Raises:
-        ExecutionError: If names do not fit or torch is built without the back end.
+        ExecutionError: If torch is built without the back end.
     """
 
     def __init__(
-        self,
-        back_end: str,
-        is_available: Callable[[Any], bool],
-        memory: mmap.mmap,
-        base: int,
-        member: int,
-        names: Sequence[str],
-        store: tuple[str, str],
-        options: WaitOptions | None = None,
+        self, back_end: str, is_available: Callable[[Any], bool], meeting: Meeting
     ) -> None:
-        check_names(names, len(names))
         self._back_end = back_end
         self._torch: Any = load_module("torch")
         self._distributed: Any = load_module("torch.distributed")
@@ -53,10 +61,10 @@ class ProcessGroupAllReduce:
                 f"an all-reduce by {back_end} needs a torch that is built with {back_end}"
             )
         self._prepare()
-        options = options or WaitOptions()
+        options = meeting.options
         self._timeout = timedelta(microseconds=options.deadline_ns / 1000)
-        self._peers = Peers(memory, base, names, member, options)
-        self._store = store
+        self._peers = Peers(meeting.memory, meeting.base, meeting.names, meeting.member, options)
+        self._store = meeting.store
         self._group: Any = None
         self._call = 0
 
@@ -80,6 +88,7 @@ class ProcessGroupAllReduce:
         """What the back end needs before anything of the group is open; it may refuse."""
 
     def _open(self, store: Any, member: int, size: int) -> Any:
+        """Returns the group that the members have met in."""
         raise NotImplementedError(f"{type(self).__name__} opens its own group")
 
     def _reduce(self, add_up: Callable[[], None]) -> None:

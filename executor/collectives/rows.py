@@ -11,7 +11,6 @@ Source: CUDA runtime API, interprocess communication; PyTorch documentation, tor
 `get_buffer`), 2.11 to 2.15.
 """
 
-import mmap
 import os
 import pickle
 from collections.abc import Callable, Sequence
@@ -19,7 +18,7 @@ from typing import Any
 
 from doppler.core.errors import ExecutionError
 from executor.channels import check_memory_order
-from executor.collectives.peers import Peers, WaitOptions, check_names
+from executor.collectives.process_group import Meeting, ProcessGroupAllReduce
 from executor.launch.gpus import load_module
 
 Store = Any
@@ -29,49 +28,24 @@ OVERLAP_VARIABLE = "TORCH_SYMM_MEM_ALLOW_OVERLAPPING_DEVICES"
 """Every worker calls its GPU cuda:0, which torch takes for one device that is used twice."""
 
 
-class RowsAllReduce:
+class RowsAllReduce(ProcessGroupAllReduce):
     """One member's end of an all-reduce over rows.
 
     Args:
         open_rows: Makes this member's rows and opens those of the others.
         synchronize: Returns when all work on the rows has ended.
-        memory: Shared memory of the members.
-        base: First byte of this group's `peers_bytes` in it.
-        member: Position of this process.
-        names: Name of each member.
-        store: File through which the members find each other, with a name for this group.
-        options: How members are waited for.
+        meeting: Where the members meet.
 
     Raises:
-        ExecutionError: If the machine's store order does not suffice.
+        ExecutionError: If the machine's store order does not suffice, or torch has no stores.
     """
 
     def __init__(
-        self,
-        open_rows: OpenRows,
-        synchronize: Callable[[], None],
-        memory: mmap.mmap,
-        base: int,
-        member: int,
-        names: Sequence[str],
-        store: tuple[str, str],
-        options: WaitOptions | None = None,
+        self, open_rows: OpenRows, synchronize: Callable[[], None], meeting: Meeting
     ) -> None:
         check_memory_order()
-        check_names(names, len(names))
+        super().__init__("shared rows", lambda _: True, meeting)
         self._open_rows, self._synchronize = open_rows, synchronize
-        self._peers = Peers(memory, base, names, member, options or WaitOptions())
-        self._store = store
-        self._rows: Sequence[Any] = ()
-        self._call = 0
-
-    def join(self) -> None:
-        """Meets the other members and opens their rows."""
-        self._peers.join()
-        distributed: Any = load_module("torch.distributed")
-        path, name = self._store
-        store = distributed.PrefixStore(name, distributed.FileStore(path, -1))
-        self._rows = self._open_rows(store, self._peers.member, len(self._peers.names))
 
     def all_reduce(self, values: Any) -> None:
         """Replaces `values` by the sum over all members.
@@ -83,30 +57,27 @@ class RowsAllReduce:
             ExecutionError: If shape or type differ from the group's.
             WorkerDiedError, WorkerHungError: Name the member that failed; the group is broken then.
         """
-        peers, rows = self._peers, self._rows
-        own = rows[peers.member]
+        own = self._group[self._peers.member]
         if values.shape != own[0].shape or values.dtype != own.dtype:
             raise ExecutionError(
                 f"this all-reduce is over {own.shape[1]} elements of {own.dtype}, and the tensor "
                 f"has shape {tuple(values.shape)} of {values.dtype}"
             )
-        self._call += 1
-        turn = self._call % 2
+        turn = (self._call + 1) % 2
         own[turn].copy_(values)
         self._synchronize()
-        peers.enter(self._call)  # says that the row is written
-        for member in range(len(rows)):
-            peers.wait_entered(member, self._call)
-        values.copy_(rows[0][turn])
-        for row in rows[1:]:
+        self._reduce(lambda: self._add_up(values, turn))  # which says that the row is written
+
+    def _open(self, store: Store, member: int, size: int) -> Sequence[Any]:
+        return self._open_rows(store, member, size)
+
+    def _add_up(self, values: Any, turn: int) -> None:
+        for member in range(len(self._group)):
+            self._peers.wait_entered(member, self._call)
+        values.copy_(self._group[0][turn])
+        for row in self._group[1:]:
             values.add_(row[turn])
         self._synchronize()
-        peers.leave(self._call)
-
-    def close(self) -> None:
-        """Lets go of the rows."""
-        self._rows = ()
-        self._peers.close()
 
 
 def cuda_ipc_rows(num_elements: int, dtype: str, device: str) -> OpenRows:

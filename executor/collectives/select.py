@@ -7,6 +7,7 @@ from executor.collectives.gloo import GlooAllReduce
 from executor.collectives.kernels import AllReduce, CollectiveKernel
 from executor.collectives.nccl import NcclAllReduce
 from executor.collectives.peers import WaitOptions
+from executor.collectives.process_group import Meeting
 from executor.collectives.rows import RowsAllReduce, cuda_ipc_rows, symmetric_rows
 from executor.collectives.shared import AllReduceLayout, SharedAllReduce
 from executor.launch.gpus import load_module
@@ -43,20 +44,14 @@ def open_all_reduce(
     if kernel is CollectiveKernel.shared_memory:
         return SharedAllReduce(layout, memory, base, member, names, options)
     length, dtype = layout.num_elements, layout.dtype
+    meeting = Meeting(
+        memory=memory, base=base, member=member, names=names, store=store, options=options
+    )
     if kernel is CollectiveKernel.gloo:
-        return GlooAllReduce(length, dtype, memory, base, member, names, store, options)
+        return GlooAllReduce(length, dtype, meeting)
     if kernel is CollectiveKernel.nccl:
-        return NcclAllReduce(shares_gpu, memory, base, member, names, store, options)
+        return NcclAllReduce(shares_gpu, meeting)
     rows = cuda_ipc_rows if kernel is CollectiveKernel.cuda_ipc else symmetric_rows
     torch = load_module("torch")
     assert torch is not None
-    return RowsAllReduce(
-        rows(length, dtype, CUDA_DEVICE),
-        torch.cuda.synchronize,
-        memory,
-        base,
-        member,
-        names,
-        store,
-        options,
-    )
+    return RowsAllReduce(rows(length, dtype, CUDA_DEVICE), torch.cuda.synchronize, meeting)

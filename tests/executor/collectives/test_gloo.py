@@ -13,6 +13,7 @@ from doppler.core.errors import ExecutionError
 from doppler.graphs.collectives import direct
 from executor.collectives.gloo import GlooAllReduce
 from executor.collectives.peers import WaitOptions, peers_bytes
+from executor.collectives.process_group import Meeting
 from executor.collectives.shared import AllReduceLayout, SharedAllReduce
 from executor.shared_memory import allocate, map_all
 from tests.executor.collectives.processes import run_forked
@@ -36,9 +37,11 @@ class Place:
     def end(self, count, member, elements, dtype="float32", options=None):
         names = [f"gmi{m}" for m in range(count)]
         store = (f"/proc/self/fd/{self.store_fd}", "gradient")
-        return GlooAllReduce(
-            elements, dtype, self.memory, 0, member, names, store, options or WaitOptions()
+        options = options or WaitOptions()
+        meeting = Meeting(
+            memory=self.memory, member=member, names=names, store=store, options=options
         )
+        return GlooAllReduce(elements, dtype, meeting)
 
     def close(self):
         os.close(self.store_fd)

@@ -13,6 +13,7 @@ from executor.collectives.available import collective_findings, probe_collective
 from executor.collectives.kernels import AllReduce, CollectiveKernel
 from executor.collectives.nccl import NcclAllReduce, nccl_environment
 from executor.collectives.peers import WaitOptions, peers_bytes
+from executor.collectives.process_group import Meeting
 from executor.collectives.rows import RowsAllReduce, cuda_ipc_rows, symmetric_rows
 from executor.launch.gpus import GpuInventory, read_gpus
 from executor.shared_memory import allocate, map_all
@@ -44,9 +45,10 @@ class Place:
     def end(self, member):
         names = [f"gmi{m}" for m in range(self.count)]
         store = (f"/proc/self/fd/{self.store_fd}", "rows")
-        return RowsAllReduce(
-            self.open_rows, lambda: None, self.memory, 0, member, names, store, QUICK
+        meeting = Meeting(
+            memory=self.memory, member=member, names=names, store=store, options=QUICK
         )
+        return RowsAllReduce(self.open_rows, lambda: None, meeting)
 
     def close(self):
         os.close(self.store_fd)
@@ -170,13 +172,14 @@ def gpu_work(kernel, memory, store_fd, count):
     def work(member):
         names = [f"gmi{m}" for m in range(count)]
         store = (f"/proc/self/fd/{store_fd}", kernel.value)
+        meeting = Meeting(memory=memory, member=member, names=names, store=store)
         torch.cuda.set_device(0)
         if kernel is CollectiveKernel.nccl:
-            end = NcclAllReduce(count > 1, memory, 0, member, names, store)
+            end = NcclAllReduce(count > 1, meeting)
         else:
             ipc = kernel is CollectiveKernel.cuda_ipc
             rows = (cuda_ipc_rows if ipc else symmetric_rows)(LENGTH, "float32", "cuda:0")
-            end = RowsAllReduce(rows, torch.cuda.synchronize, memory, 0, member, names, store)
+            end = RowsAllReduce(rows, torch.cuda.synchronize, meeting)
         end.join()
         values = torch.full((LENGTH,), float(member + 1), device="cuda:0")
         end.all_reduce(values)
