@@ -10,10 +10,12 @@ from typing import Any
 from doppler.core.errors import ConfigError
 from doppler.core.job_mode import JobMode
 from doppler.measure import MIN_BLOCKS
+from doppler.training.config import PPOConfig
 from executor.drl.config import PPOJobConfig
 from executor.drl.presets import PRESETS
 
 _JOB = PPOJobConfig()
+_PPO = PPOConfig()
 BASELINES = ("single_device", "round_robin", "critical_path", "heft", "annealing")
 _ENVIRONMENTS = sorted(preset.environment for preset in PRESETS.values())
 
@@ -33,6 +35,13 @@ class LayoutName(enum.Enum):
     auto = "auto"
     per_core = "per_core"
     all_cores = "all_cores"
+
+
+class Algorithm(enum.Enum):
+    """How stage II learns from the simulator's reward."""
+
+    reinforce = "reinforce"
+    ppo = "ppo"
 
 
 class OnFailure(enum.Enum):
@@ -114,7 +123,31 @@ class JobConfig(AnyJobConfig):
 
 
 @dataclass(slots=True, kw_only=True)
-class TrainingSettings:
+class StageTwoSettings:
+    """Stage II of the placement policies."""
+
+    algorithm: Algorithm = setting(
+        Algorithm.reinforce, "stage II: reinforce, or ppo (several gradient steps per batch)"
+    )
+    ppo_epochs: int = setting(_PPO.epochs, "algorithm=ppo: gradient steps per batch")
+    ppo_clip: float = setting(
+        _PPO.clip, "algorithm=ppo: a probability that changed by more than this part moves no more"
+    )
+
+    def __post_init__(self) -> None:
+        at_least(self, 1, "ppo_epochs")
+        if not 0.0 < self.ppo_clip < 1.0:
+            raise ConfigError(f"ppo_clip lies between 0 and 1, and it is {self.ppo_clip:g}")
+        is_default = (self.ppo_epochs, self.ppo_clip) == (_PPO.epochs, _PPO.clip)
+        if self.algorithm is not Algorithm.ppo and not is_default:
+            raise ConfigError(
+                "ppo_epochs and ppo_clip are settings of algorithm=ppo, and algorithm is "
+                f"{self.algorithm.name}"
+            )
+
+
+@dataclass(slots=True, kw_only=True)
+class TrainingSettings(StageTwoSettings):
     """Stages I to III of the placement policies."""
 
     sim_episodes: int = setting(3000, "plans that the learned planner may simulate (stages I, II)")
@@ -122,6 +155,7 @@ class TrainingSettings:
     window_iterations: int = setting(5, "iterations per measured window")
 
     def __post_init__(self) -> None:
+        StageTwoSettings.__post_init__(self)
         at_least(self, 0, "stage3_windows")
         at_least(self, 10, "sim_episodes")
         at_least(self, 5, "window_iterations")

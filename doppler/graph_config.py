@@ -3,7 +3,7 @@
 import enum
 from dataclasses import dataclass
 
-from doppler.config import at_least, setting
+from doppler.config import Algorithm, StageTwoSettings, at_least, setting
 from doppler.core.errors import ConfigError
 from doppler.core.problem import Objective
 from doppler.policies.config import MessagePassing, PolicyKind
@@ -85,6 +85,9 @@ class PlanConfig(GraphConfig):
     policy: PolicyKind = setting(
         PolicyKind.improved, "planner=learned start=scratch: improved, or the paper's pair"
     )
+    training: StageTwoSettings = setting(
+        StageTwoSettings, "planner=learned: stage II, of modes tune and polish"
+    )
     seconds: float | None = setting(
         None, "planner=learned: time that it may take beside the budget, or null"
     )
@@ -113,11 +116,18 @@ class PlanConfig(GraphConfig):
             and self.mode is LearnedMode.polish
             and self.start is Start.pretrained
             and self.policy is PolicyKind.improved
+            and self.training.algorithm is Algorithm.reinforce
         )
         if self.planner != TrainedPlanner.learned and not is_default:
             raise ConfigError(
-                f"mode, start, policy and seconds are settings of planner=learned, and planner is "
-                f"{self.planner!r}"
+                "mode, start, policy, training and seconds are settings of planner=learned, and "
+                f"planner is {self.planner!r}"
+            )
+        has_stage_two = self.mode in (LearnedMode.tune, LearnedMode.polish)
+        if self.training.algorithm is not Algorithm.reinforce and not has_stage_two:
+            raise ConfigError(
+                f"training.algorithm is about stage II, and mode={self.mode.name} has none: set "
+                "mode=tune or mode=polish"
             )
         if self.policy is not PolicyKind.improved and self.start is not Start.scratch:
             raise ConfigError(

@@ -17,9 +17,11 @@ from doppler.core.hardware import Hardware, Processor
 from doppler.core.layout import Layout, all_cores_layout, per_core_layout
 from doppler.jobs import baselines, build_any_job
 from doppler.learn_run import LEARNED, Candidate, Clock, LearnRun
+from doppler.plan_learned import with_stage_two
 from doppler.planners.base import Budget
-from doppler.planners.learned import LearnedPlanner
+from doppler.planners.learned import TUNED, LearnedPlanner
 from doppler.preflight import show_preflight
+from doppler.training.config import TrainingConfig
 from doppler.training.metrics import TrainingRecord
 from doppler.trial import replan_budget, run_for_real
 from executor.options import ExecutorOptions
@@ -75,7 +77,7 @@ def learn(config: LearnConfig, command: Sequence[str], folder_of: FolderOf, view
         problem=problem,
         layout=layouts[0].name,
         candidates=[],
-        planner=LearnedPlanner(),
+        planner=LearnedPlanner(training=with_stage_two(TrainingConfig(), config.training)),
         training_records=[],
     )
     view.section("4  Learn in the simulator (stages I and II) and plan the baselines")
@@ -171,6 +173,7 @@ def _plan_all(run: LearnRun, layouts: Sequence[Layout], view: View) -> None:
         plan = run.planner(problem, scorer, Budget(calls), rng)
         seconds = time.perf_counter() - start
         run.planner.on_record = None
+    run.planner.training = with_stage_two(TUNED, config.training)  # stage III plans again
     result = summarise(problem, costs, LEARNED, plan, scorer.num_calls, seconds)
     run.candidates.append(Candidate(name=LEARNED, layout=run.layout, result=result))
 

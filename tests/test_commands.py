@@ -8,13 +8,18 @@ from doppler.api import plan_problem
 from doppler.calibration import save_calibration
 from doppler.cli import main
 from doppler.compose import flat_keys
+from doppler.config import Algorithm, StageTwoSettings
 from doppler.core.cluster import Cluster, Device, Link
 from doppler.core.graph import DataflowGraph, Op
 from doppler.core.serialize import save
 from doppler.graph_config import CompareConfig, PlanConfig, SimulateConfig
+from doppler.plan_learned import with_stage_two
 from doppler.planners.gdp import GdpConfig, GdpPlanner
+from doppler.planners.learned import TUNED
 from doppler.planners.placeto import PlacetoConfig, PlacetoPlanner
 from doppler.policies.config import MessagePassing
+from doppler.training.config import PPOConfig, ReinforceConfig, TrainingConfig
+from doppler.training.reinforce import reinforce
 
 
 @pytest.fixture
@@ -41,6 +46,39 @@ def files(tmp_path, monkeypatch):
 
 
 GRAPH = ["graph=g.json", "cluster=c.json"]
+
+
+@pytest.mark.parametrize("start", ["pretrained", "scratch"])
+def test_stage_two_learns_by_the_algorithm_that_is_asked_for(files, monkeypatch, capsys, start):
+    used = []
+
+    def spied(learner, evaluate, config, *rest, **named):
+        used.append(config)
+        reinforce(learner, evaluate, config, *rest, **named)
+
+    monkeypatch.setattr("doppler.planners.learned.reinforce", spied)
+    words = ["plan", *GRAPH, "mode=tune", f"start={start}", "budget=64"]
+    ppo = ["training.algorithm=ppo", "training.ppo_epochs=2", "training.ppo_clip=0.3"]
+    assert main(words) == 0
+    assert main([*words, *ppo]) == 0
+    plain, clipped = used
+    assert type(plain) is ReinforceConfig
+    assert (type(clipped), clipped.epochs, clipped.clip) == (PPOConfig, 2, 0.3)
+    assert clipped.batch == plain.batch
+    assert clipped.learning_rate.start == plain.learning_rate.start / 2
+    for refused in ("mode=greedy", "planner=heft"):
+        others = [word for word in words if not word.startswith(("mode=", "start="))]
+        assert main([*others, *ppo, refused]) == 2
+    error = capsys.readouterr().err
+    assert "training.algorithm is about stage II, and mode=greedy has none" in error
+    assert "training and seconds are settings of planner=learned, and planner is 'heft'" in error
+
+
+def test_ppo_on_the_command_line_is_the_librarys():
+    settings = StageTwoSettings(algorithm=Algorithm.ppo)
+    expected = TrainingConfig(reinforce=PPOConfig())
+    assert with_stage_two(TrainingConfig(), settings) == expected
+    assert with_stage_two(TUNED, StageTwoSettings()) is TUNED
 
 
 def test_a_plan_is_made_and_simulated_under_a_measured_cost_table(files, capsys):
@@ -156,7 +194,8 @@ def test_commands_on_graphs_accept_only_what_they_read():
     scales = {"ns_per_unit", "bytes_per_unit"}
     machine = {"cluster", "layout"}
     common = {"graph", "costs", "fallback", "objective", "noise", "output", *scales, *machine}
-    learned = {"mode", "start", "policy", "seconds", "messages", "imitation"}
+    learned = {"mode", "start", "policy", "seconds", "messages", "imitation", "training"}
+    learned |= {f"training.{name}" for name in ("algorithm", "ppo_epochs", "ppo_clip")}
     assert set(flat_keys(PlanConfig)) == common | learned | {"planner", "budget", "seed"}
     assert set(flat_keys(CompareConfig)) == common | {"planners", "budget", "seed", "bound_effort"}
     assert set(flat_keys(SimulateConfig)) == common | {"plan", "iterations", "robustness", "seed"}

@@ -55,9 +55,8 @@ def test_the_pretrained_policy_comes_with_the_record_of_its_training():
 def test_mode_is_a_setting_of_the_learned_planner(tmp_path, capsys):
     words = ["plan", "graph=g.json", "cluster=c.json", "planner=heft", "mode=greedy"]
     assert main(words) == 2
-    assert (
-        "mode, start, policy and seconds are settings of planner=learned" in capsys.readouterr().err
-    )
+    error = capsys.readouterr().err
+    assert "mode, start, policy, training and seconds are settings of planner=learned" in error
 
 
 @pytest.mark.parametrize("case", ["p100_to_v100"])
