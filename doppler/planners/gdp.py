@@ -23,17 +23,16 @@ from doppler.core.runtime import INFEASIBLE_NS, Scorer
 from doppler.planners.base import Budget
 from doppler.planners.evaluator import Evaluator
 from doppler.planners.learned_placement import (
+    PlacementPlanner,
+    PlacementRun,
     TrainingSettings,
     check_settings,
-    learn_placement,
-    plan_that_fits,
 )
 from doppler.planners.mask import Ints
 from doppler.planners.placement_inputs import PlacementInputs
 from doppler.planners.tables import Floats
 from doppler.policies.gdp.network import GdpNetwork
 
-SOURCE = "gdp"
 PENALTY = -10.0
 # Calls kept for m-ETF while nothing that was sampled fits.
 RESERVE = 4
@@ -85,34 +84,22 @@ def plan(problem: Problem, scorer: Scorer, budget: Budget, rng: np.random.Genera
 
 
 @dataclass(slots=True, kw_only=True)
-class GdpPlanner:
-    """GDP with its settings.
+class GdpPlanner(PlacementPlanner):
+    """GDP with its settings; `values_ns` are means over the feasible samples of an update.
 
     Attributes:
         config: Settings.
-        values_ns: After a call, the mean value of the feasible samples of each update.
     """
 
+    source = "gdp"
     config: GdpConfig = field(default_factory=GdpConfig)
-    values_ns: list[float] = field(default_factory=list)
 
-    def __call__(
-        self, problem: Problem, scorer: Scorer, budget: Budget, rng: np.random.Generator
-    ) -> Plan:
-        """Returns the best plan; see `doppler.planners.base.Planner`.
-
-        Raises:
-            CapacityError: If no plan that was scored fits in memory.
-            PlanError: If no placement obeys pins, kinds, groups and links.
-        """
-
-        def learn(inputs: PlacementInputs, evaluator: Evaluator) -> list[float]:
-            values = _Run(inputs, evaluator, self.config, rng).learn(budget.calls)
-            plan_that_fits(problem, scorer, evaluator, rng)
-            return values
-
-        plan, self.values_ns = learn_placement(problem, scorer, budget, SOURCE, learn)
-        return plan
+    def learn(self, run: PlacementRun) -> list[float]:
+        """Learns; where no sample fits in memory, m-ETF's plan is the best one."""
+        calls = run.evaluator.remaining
+        values = _Run(run.inputs, run.evaluator, self.config, run.rng).learn(calls)
+        run.plan_that_fits()
+        return values
 
 
 class _Run:

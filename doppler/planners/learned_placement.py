@@ -1,7 +1,8 @@
 """What planners that learn devices on the target graph share: settings, and the frame of a call."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
 
@@ -15,9 +16,6 @@ from doppler.planners.evaluator import Evaluator
 from doppler.planners.placement_inputs import PlacementInputs, make_placement_inputs
 from doppler.planners.watched import run_within
 from doppler.training.learner import torch_threads
-
-Learn = Callable[[PlacementInputs, Evaluator], list[float]]
-"""Learns until the evaluator's budget ends; returns the mean value after each update."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,26 +58,63 @@ def check_settings(settings: TrainingSettings, name: str, *counts: str) -> None:
         )
 
 
-def learn_placement(
-    problem: Problem, scorer: Scorer, budget: Budget, source: str, learn: Learn
-) -> tuple[Plan, list[float]]:
-    """Returns the best plan that was seen, and the mean value after each update.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacementRun:
+    """What one call learns with.
 
-    Raises:
-        CapacityError: If no plan that was scored fits in memory.
-        PlanError: If no placement obeys pins, kinds, groups and links.
+    Attributes:
+        problem, scorer, rng: What the planner was called with.
+        inputs: The problem as arrays.
+        evaluator: Scores placements, and keeps the budget and the best one.
     """
-    inputs = make_placement_inputs(problem, scorer.costs)
-    evaluator = Evaluator(problem, scorer, budget, source)
-    with torch_threads(1):
-        values = learn(inputs, evaluator)
-    return evaluator.plan(), values
+
+    problem: Problem
+    scorer: Scorer
+    rng: np.random.Generator
+    inputs: PlacementInputs
+    evaluator: Evaluator
+
+    def plan_that_fits(self) -> Plan | None:
+        """Returns m-ETF's plan where nothing that was seen fits in memory, None if all is well."""
+        evaluator = self.evaluator
+        if evaluator.best_ns < INFEASIBLE_NS:
+            return None
+        return run_within(
+            m_etf.plan, self.problem, self.scorer, evaluator, evaluator.remaining, self.rng
+        )
 
 
-def plan_that_fits(
-    problem: Problem, scorer: Scorer, evaluator: Evaluator, rng: np.random.Generator
-) -> Plan | None:
-    """Returns m-ETF's plan where nothing that was seen fits in memory, None if all is well."""
-    if evaluator.best_ns < INFEASIBLE_NS:
-        return None
-    return run_within(m_etf.plan, problem, scorer, evaluator, evaluator.remaining, rng)
+@dataclass(slots=True, kw_only=True)
+class PlacementPlanner(ABC):
+    """A planner that learns devices on the target graph and returns the best plan that it saw.
+
+    Attributes:
+        values_ns: After a call, the mean value of each update.
+    """
+
+    source: ClassVar[str]
+    values_ns: list[float] = field(default_factory=list)
+
+    def __call__(
+        self, problem: Problem, scorer: Scorer, budget: Budget, rng: np.random.Generator
+    ) -> Plan:
+        """Returns the best plan; see `doppler.planners.base.Planner`.
+
+        Raises:
+            CapacityError: If no plan that was scored fits in memory.
+            PlanError: If no placement obeys pins, kinds, groups and links.
+        """
+        run = PlacementRun(
+            problem=problem,
+            scorer=scorer,
+            rng=rng,
+            inputs=make_placement_inputs(problem, scorer.costs),
+            evaluator=Evaluator(problem, scorer, budget, self.source),
+        )
+        with torch_threads(1):
+            self.values_ns = self.learn(run)
+        return run.evaluator.plan()
+
+    @abstractmethod
+    def learn(self, run: PlacementRun) -> list[float]:
+        """Learns until the evaluator's budget ends; returns the mean value of each update."""

@@ -27,10 +27,10 @@ from doppler.core.runtime import INFEASIBLE_NS, Scorer
 from doppler.planners.base import Budget
 from doppler.planners.evaluator import Evaluator
 from doppler.planners.learned_placement import (
+    PlacementPlanner,
+    PlacementRun,
     TrainingSettings,
     check_settings,
-    learn_placement,
-    plan_that_fits,
 )
 from doppler.planners.mask import Bools, Ints
 from doppler.planners.placement_inputs import PlacementInputs, legal_devices
@@ -39,7 +39,6 @@ from doppler.planners.tables import Floats
 from doppler.policies.config import MessagePassing
 from doppler.policies.placeto.network import PlacetoNetwork
 
-SOURCE = "placeto"
 ROWS_AT_ONCE = 40_000
 BASELINE_ROUNDS = 10
 MAX_GRADIENT = 1.25
@@ -83,38 +82,26 @@ def plan(problem: Problem, scorer: Scorer, budget: Budget, rng: np.random.Genera
 
 
 @dataclass(slots=True, kw_only=True)
-class PlacetoPlanner:
-    """PLACETO with its settings.
+class PlacetoPlanner(PlacementPlanner):
+    """PLACETO with its settings; `values_ns` are means at the end of each finished sweep.
 
     Attributes:
         config: Settings.
-        values_ns: After a call, the mean value at the end of each finished sweep.
     """
 
+    source = "placeto"
     config: PlacetoConfig = field(default_factory=PlacetoConfig)
-    values_ns: list[float] = field(default_factory=list)
 
-    def __call__(
-        self, problem: Problem, scorer: Scorer, budget: Budget, rng: np.random.Generator
-    ) -> Plan:
-        """Returns the best plan; see `doppler.planners.base.Planner`.
-
-        Raises:
-            CapacityError: If no plan that was scored fits in memory.
-            PlanError: If no placement obeys pins, kinds, groups and links.
-        """
-
-        def learn(inputs: PlacementInputs, evaluator: Evaluator) -> list[float]:
-            start_U = deal(inputs.mask)
-            evaluator.score(inputs.mask.placement(start_U)[None], inputs.priority_V[None])
-            roomy = plan_that_fits(problem, scorer, evaluator, rng)
-            if roomy is not None:
-                first = [members[0] for members in inputs.mask.members]
-                start_U = np.asarray(roomy.placement, dtype=np.int64)[first]
-            return _Run(inputs, evaluator, self.config, start_U, rng).learn(budget.calls)
-
-        plan, self.values_ns = learn_placement(problem, scorer, budget, SOURCE, learn)
-        return plan
+    def learn(self, run: PlacementRun) -> list[float]:
+        """Learns from the round robin, or from m-ETF's plan where that does not fit in memory."""
+        inputs, evaluator = run.inputs, run.evaluator
+        calls, start_U = evaluator.remaining, deal(inputs.mask)
+        evaluator.score(inputs.mask.placement(start_U)[None], inputs.priority_V[None])
+        roomy = run.plan_that_fits()
+        if roomy is not None:
+            first = [members[0] for members in inputs.mask.members]
+            start_U = np.asarray(roomy.placement, dtype=np.int64)[first]
+        return _Run(inputs, evaluator, self.config, start_U, run.rng).learn(calls)
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,7 +56,18 @@ class SteppedDecisions(Decisions):
     teacher: Tensor
 
 
-class JointPolicy(DualPolicy):
+class SteppedPolicy(DualPolicy):
+    """A policy whose scores change from step to step."""
+
+    def teacher_log_prob(
+        self, encoded: Encoded, decisions: Decisions, rollouts: Rollouts
+    ) -> Tensor:
+        """Returns SEL's mean log-probability of the teacher's candidates, a scalar."""
+        assert isinstance(decisions, SteppedDecisions)
+        return decisions.teacher.mean()
+
+
+class JointPolicy(SteppedPolicy):
     """The dual policy's networks with one joint choice per step."""
 
     def episodes(
@@ -117,13 +128,6 @@ class JointPolicy(DualPolicy):
                 "teacher": _tied_means(logs, ties, steps, orders.numel()).view(orders.shape),
             }
         )
-
-    def teacher_log_prob(
-        self, encoded: Encoded, decisions: Decisions, rollouts: Rollouts
-    ) -> Tensor:
-        """Returns SEL's mean log-probability of the teacher's candidates, a scalar."""
-        assert isinstance(decisions, SteppedDecisions)
-        return decisions.teacher.mean()
 
 
 def _segment_logsumexp(values_R: Tensor, steps_R: Tensor, count: int) -> Tensor:

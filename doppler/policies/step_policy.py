@@ -23,8 +23,6 @@ from doppler.policies.assignment import Floats, Ints
 from doppler.policies.config import PolicyConfig
 from doppler.policies.device_columns import set_columns
 from doppler.policies.dual import (
-    Decisions,
-    DualPolicy,
     Encoded,
     PolicyInputs,
     head_arrays,
@@ -32,7 +30,7 @@ from doppler.policies.dual import (
 )
 from doppler.policies.encoder import LEAKY_SLOPE, path_sums, z_rows
 from doppler.policies.features import GraphTensors
-from doppler.policies.joint import SteppedDecisions
+from doppler.policies.joint import SteppedDecisions, SteppedPolicy
 from doppler.policies.place import MASKED, PlaceHead, PlacePolicy, place_logits
 from doppler.policies.sampling import Rollouts, SampleMode, Temperature, replay_episodes
 from doppler.policies.select import SelectPolicy
@@ -64,7 +62,7 @@ class _Chosen:
     devices: Tensor
 
 
-class StepPolicy(DualPolicy):
+class StepPolicy(SteppedPolicy):
     """SEL and PLC with new embeddings before every step."""
 
     def __init__(self, config: PolicyConfig, seed: int) -> None:
@@ -140,13 +138,6 @@ class StepPolicy(DualPolicy):
             place_rows=rows,
             teacher=torch.cat([part.teacher for part in parts]).view(shape),
         )
-
-    def teacher_log_prob(
-        self, encoded: Encoded, decisions: Decisions, rollouts: Rollouts
-    ) -> Tensor:
-        """Returns SEL's mean log-probability of the teacher's candidates, a scalar."""
-        assert isinstance(decisions, SteppedDecisions)
-        return decisions.teacher.mean()
 
     def _roll(
         self,
