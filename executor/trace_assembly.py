@@ -2,8 +2,7 @@
 
 from collections.abc import Mapping
 
-from doppler.core.graph import InputResidency
-from doppler.core.plan import Plan
+from doppler.core.plan import Plan, resident_bytes
 from doppler.core.problem import Problem
 from doppler.core.trace import OpSpan, Trace, TransferSpan, sort_spans
 from executor.messages import SegmentDone
@@ -82,19 +81,6 @@ def _transfers(segments: Mapping[int, SegmentDone], start_ns: int) -> list[Trans
 def _peak_bytes(
     problem: Problem, plan: Plan, segments: Mapping[int, SegmentDone]
 ) -> tuple[int, ...]:
-    """Tensors alive at once, plus group state, plus inputs that are resident everywhere."""
-    graph = problem.graph
-    peak = [segments[device].peak_bytes for device in range(problem.cluster.num_devices)]
-    for group in graph.groups:
-        members = graph.group_members[group.name]
-        if members:
-            peak[plan.placement[members[0]]] += group.state_bytes
-    if graph.inputs is InputResidency.everywhere:
-        read = {
-            (edge.src, edge.output, plan.placement[edge.dst])
-            for edge in graph.edges
-            if graph.ops[edge.src].is_input
-        }
-        for op, output, device in read:
-            peak[device] += graph.ops[op].outputs[output]
-    return tuple(peak)
+    """Tensors alive at once, and what lies there from the start."""
+    resident = resident_bytes(problem, plan)
+    return tuple(segments[device].peak_bytes + size for device, size in enumerate(resident))

@@ -4,8 +4,7 @@ import enum
 from collections.abc import Sequence
 
 from doppler.core.errors import CapacityError
-from doppler.core.graph import InputResidency
-from doppler.core.plan import Plan
+from doppler.core.plan import Plan, resident_bytes
 from doppler.core.problem import Problem
 from doppler.core.program import Program
 
@@ -36,7 +35,7 @@ class Memory:
         # Per device the last op whose bytes came in this round.
         self._latest: dict[int, int] = {}
         self._outputs = [op.outputs for op in problem.graph.ops]
-        self.used_bytes = _resident_bytes(problem, plan)
+        self.used_bytes = resident_bytes(problem, plan)
         self.peak_bytes = [0] * len(self.used_bytes)
         for device, table in enumerate(program.devices):
             for (op, output), count in table.initial_versions.items():
@@ -91,21 +90,3 @@ def overflow_penalty_ns(problem: Problem, peak_bytes: Sequence[int], ns_per_mib:
         max(peak - problem.memory_limit_bytes(device), 0) for device, peak in enumerate(peak_bytes)
     )
     return -(-over * ns_per_mib // MIB)
-
-
-def _resident_bytes(problem: Problem, plan: Plan) -> list[int]:
-    """Group state, and inputs that are resident everywhere once per device that reads them."""
-    graph = problem.graph
-    used = [0] * problem.cluster.num_devices
-    for group in graph.groups:
-        if members := graph.group_members[group.name]:
-            used[plan.placement[members[0]]] += group.state_bytes
-    if graph.inputs is InputResidency.everywhere:
-        reads = {
-            (edge.src, edge.output, plan.placement[edge.dst])
-            for edge in graph.edges
-            if graph.ops[edge.src].is_input
-        }
-        for op, output, device in reads:
-            used[device] += graph.ops[op].outputs[output]
-    return used

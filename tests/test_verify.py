@@ -12,14 +12,14 @@ from doppler.instances.definitions import DEFINITIONS
 from doppler.instances.make import make_instance
 from doppler.instances.suite import (
     content_digest,
-    instance_names,
+    find_instances,
     load_instance,
     save_instance,
     shipped_folder,
 )
 from doppler.verify import verify_file
 
-NAMES = instance_names()
+NAMES = [path.stem for path in find_instances([], shipped_folder())]
 
 
 def test_the_suite_is_complete():

@@ -162,18 +162,18 @@ def exhaustive(profile: Profile, estimate: Estimate, space: SearchSpace) -> Sear
 
 
 def at_fixed_batch(
-    profile: Profile, estimate: Estimate, space: SearchSpace, total_envs: int, num_gpus: int = 1
+    profile: Profile, estimate: Estimate, space: SearchSpace, total_envs: int
 ) -> SearchResult:
-    """Returns the same for one global batch: every number of GMIs that divides it evenly.
+    """Returns the same for one batch: every number of GMIs that divides it evenly.
 
     With the batch fixed, a number of GMIs has one number of environments per GMI, so there is no
     row to saturate, and algorithm 1 and the exhaustive search are one.
     """
     points: list[Point] = []
     for gmis in space.gmis:
-        if total_envs % (gmis * num_gpus):
+        if total_envs % gmis:
             continue
-        only = dataclasses.replace(space, gmis=(gmis,), envs=(total_envs // (gmis * num_gpus),))
+        only = dataclasses.replace(space, gmis=(gmis,), envs=(total_envs // gmis,))
         points += exhaustive(profile, estimate, only).points
     return SearchResult(tuple(points))
 

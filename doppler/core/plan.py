@@ -91,6 +91,28 @@ def check_plan(problem: Problem, plan: Plan) -> None:
     problem.check_resident_memory(plan.placement)
 
 
+def resident_bytes(problem: Problem, plan: Plan) -> list[int]:
+    """Returns the bytes that lie on each device from the start.
+
+    They are the state of groups, and inputs that are resident everywhere, once per device that
+    reads them.
+    """
+    graph = problem.graph
+    used = [0] * problem.cluster.num_devices
+    for group in graph.groups:
+        if members := graph.group_members[group.name]:
+            used[plan.placement[members[0]]] += group.state_bytes
+    if graph.inputs is InputResidency.everywhere:
+        reads = {
+            (edge.src, edge.output, plan.placement[edge.dst])
+            for edge in graph.edges
+            if graph.ops[edge.src].is_input
+        }
+        for op, output, device in reads:
+            used[device] += graph.ops[op].outputs[output]
+    return used
+
+
 def _check_devices(problem: Problem, plan: Plan) -> None:
     cluster = problem.cluster
     everywhere = problem.graph.inputs is InputResidency.everywhere

@@ -30,12 +30,6 @@ def mean_op_ns(problem: Problem, costs: Costs) -> Floats:
     return np.asarray((times_VD * allowed_VD).sum(axis=1) / allowed_VD.sum(axis=1))
 
 
-def min_op_ns(problem: Problem, costs: Costs) -> Floats:
-    """Returns the least time per op over the devices that may run it, float64[V]."""
-    times_VD = np.asarray(costs.op_ns, dtype=np.float64)
-    return np.asarray(np.where(_usable(problem), times_VD, np.inf).min(axis=1))
-
-
 def mean_transfer_ns(problem: Problem) -> Floats:
     """Returns the mean uncontended transfer time per edge, float64[E].
 
@@ -89,13 +83,6 @@ def next_on_longest_path(
     order, linear in the graph.
     """
     return _longest(graph, op_ns_V, edge_ns_E, forward=False)[1]
-
-
-def previous_on_longest_path(
-    graph: DataflowGraph, op_ns_V: Floats, edge_ns_E: Floats | None = None
-) -> Ids:
-    """Returns the predecessor on each op's longest path from an entry, or -1, int64[V]."""
-    return _longest(graph, op_ns_V, edge_ns_E, forward=True)[1]
 
 
 def upward_ranks(problem: Problem, costs: Costs) -> Floats:

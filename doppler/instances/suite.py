@@ -71,11 +71,6 @@ class SuiteInstance:
         return self.value_ns / self.bound_ns - 1.0 if self.bound_ns else 0.0
 
 
-def instance_names() -> tuple[str, ...]:
-    """Returns the names of the shipped instances, sorted."""
-    return _names(shipped_folder())
-
-
 def shipped_folder() -> Path:
     """Returns the folder of the files that ship with the package."""
     return Path(str(resources.files("doppler.instances"))) / "data"

@@ -119,8 +119,8 @@ def test_equal_batches_and_the_whole_system():
         calls.append((gmis, envs))
         return Sample(gmis, envs, 100.0 * gmis, 10)
 
-    found = at_fixed_batch(profile, rate, space(gmis=(3, 2, 1)), 4096, num_gpus=4)
-    assert calls == [(2, 512), (1, 1024)]  # 4096 environments do not divide by 3 x 4
+    found = at_fixed_batch(profile, rate, space(gmis=(3, 2, 1)), 1024)
+    assert calls == [(2, 512), (1, 1024)]  # 1024 environments do not divide by 3
     assert found.best.gmis == 2
     assert whole_system(100.0, 4, 3000, 1000) == 300.0
     with pytest.raises(ConfigError, match="ascending"):
