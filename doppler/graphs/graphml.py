@@ -101,6 +101,8 @@ class _Lines:
         except expat.ExpatError as error:
             reason = expat.errors.messages[error.code]
             raise FormatError(f"{where}, line {error.lineno}: {reason}") from error
+        except LookupError as error:
+            raise FormatError(f"{where} names an encoding that Python lacks: {error}") from error
         for (src, dst), found in self.edges.items():
             for end in (src, dst):
                 if end not in self.nodes:

@@ -18,6 +18,7 @@ from doppler.core.graph import DataflowGraph, Edge, Op
 from doppler.core.problem import Problem
 
 TASK_KIND = "task"
+LARGEST_NUMBER = Fraction(10**300)
 NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d{1,3})?")
 
 
@@ -187,7 +188,7 @@ def read_text(path: str | Path, what: str) -> str:
 
 
 def parse_number(text: str, what: str, where: str) -> Fraction:
-    """Returns the exact value of a decimal number of at least 0.
+    """Returns the exact value of a decimal number of at least 0 and below 1e300.
 
     Raises:
         FormatError: If the text is none.
@@ -198,6 +199,8 @@ def parse_number(text: str, what: str, where: str) -> Fraction:
     value = Fraction(word)
     if value < 0:
         raise FormatError(f"{where}: {what} is at least 0, and the file has {text!r}")
+    if value >= LARGEST_NUMBER:
+        raise FormatError(f"{where}: {what} is below 1e300, and the file has {text!r}")
     return value
 
 
@@ -205,11 +208,16 @@ def scaled(value: Fraction, per_unit: float, name: str, where: str) -> int:
     """Returns a number of units in ns or bytes, rounded to the nearest integer (ties to even).
 
     Raises:
-        FormatError: If the scale is not a positive number.
+        FormatError: If the scale is not a positive number, or the result does not fit in 63 bits.
     """
     if not 0 < per_unit < float("inf"):
         raise FormatError(f"{where}: {name} is positive, and it is {per_unit}")
-    return round(value * Fraction(str(per_unit)))
+    result = round(value * Fraction(str(per_unit)))
+    if result >= 1 << 63:
+        raise FormatError(
+            f"{where}: a number times {name} ({per_unit}) fits in 63 bits, and one here does not"
+        )
+    return result
 
 
 def count_in(ignored: dict[str, int], what: str) -> None:

@@ -266,7 +266,11 @@ def _times(reader: _Reader, execution: LinedObject) -> tuple[tuple[int, ...], ..
                 f"{row['id']!r} is none"
             )
         seconds = row.get("runtimeInSeconds")
-        if not isinstance(seconds, int | float) or isinstance(seconds, bool) or seconds < 0:
+        if (
+            not isinstance(seconds, int | float)
+            or isinstance(seconds, bool)
+            or not (0 <= seconds < float("inf"))
+        ):
             raise FormatError(
                 f"{reader.at(row)}: runtimeInSeconds is a number of at least 0, and it is "
                 f"{seconds!r}"

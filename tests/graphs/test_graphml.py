@@ -88,6 +88,11 @@ def test_wrong_files_are_named(old, new, message, write):
         read_graphml(write(HEAD + KEYS + BODY.replace(old, new, 1)), 1, 1)
 
 
+def test_an_encoding_that_does_not_exist_is_named(write):
+    with pytest.raises(FormatError, match=r"an encoding that Python lacks: .*UTF-88"):
+        read_graphml(write('<?xml version="1.0" encoding="UTF-88"?>\n' + HEAD + KEYS + BODY), 1, 1)
+
+
 def test_no_file_and_circles(write, tmp_path):
     with pytest.raises(FormatError, match="cannot be read as GraphML"):
         read_graphml(tmp_path / "none.graphml")

@@ -150,6 +150,7 @@ TASKS, FILES, RUNS = (*SPEC, "tasks"), (*SPEC, "files"), ("workflow", "execution
         ((*FILES, 0, "sizeInBytes"), "1", "line 57: sizeInBytes is of type int"),
         ((*RUNS, 0, "id"), "x", "line 82: the execution is of tasks of the specification"),
         ((*RUNS, 0, "runtimeInSeconds"), -1, "line 82: runtimeInSeconds is a number of at least"),
+        ((*RUNS, 0, "runtimeInSeconds"), 1e18, "line 82: .* ns_per_second .* fits in 63 bits"),
         ((*RUNS,), [], "line 79: an execution times every task, and 'split' is missing"),
     ],
 )
@@ -163,6 +164,9 @@ def test_broken_json_names_its_line():
         parse_wfcommons('{"a": 1,\n"b": 2,\n]}', "w", "w.json")
     with pytest.raises(FormatError, match="line 1: NaN is no JSON number"):
         parse_wfcommons('{"a": NaN}', "w", "w.json")
+    endless = text(workflow()).replace('"runtimeInSeconds": 2', '"runtimeInSeconds": 1e999')
+    with pytest.raises(FormatError, match="runtimeInSeconds is a number of .*, and it is inf"):
+        parse_wfcommons(endless, "w", "w.json")
     with pytest.raises(FormatError, match="the key 'a' stands twice"):
         parse_wfcommons('{"a": 1, "a": 2}', "w", "w.json")
     with pytest.raises(FormatError, match="nested too deeply"):
