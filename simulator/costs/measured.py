@@ -105,7 +105,8 @@ class CostTable:
         Raises:
             UnknownTimeError: If it was not measured, or too far away.
         """
-        found = self._time(op.kind, device.kind, op_size(op), len(device.cores), device.share)
+        size = op.flop if (op.kind, device.kind) in self._unsized else op_size(op)
+        found = self._time(op.kind, device.kind, size, len(device.cores), device.share)
         factor = self.factors_permille.get((op.kind, device.name))
         if factor is None:
             return found
@@ -167,6 +168,11 @@ class CostTable:
             grid = grids.setdefault((entry.kind, entry.device_kind), {})
             grid.setdefault(entry.resource, []).append(entry)
         return grids
+
+    @functools.cached_property
+    def _unsized(self) -> frozenset[tuple[str, str]]:
+        """(op kind, device kind) of tables from before ops that only move bytes had a size."""
+        return frozenset((e.kind, e.device_kind) for e in self.entries if e.flop == 0)
 
     def _time(self, kind: str, device_kind: str, flop: int, cores: int, share: float) -> OpTime:
         grid = self._grids.get((kind, device_kind), {})
@@ -253,8 +259,6 @@ def _resource(cores: int, share: float) -> float:
 def _at_size(entries: Sequence[CostEntry], place: str, flop: int) -> OpTime:
     """Time and slowdown at a size, from entries of one kind on one kind of device, by size."""
     low, high = entries[0], entries[-1]
-    if high.flop == 0:  # a table of before, when ops that only move bytes had no size
-        flop = 0
     if flop * EXTRAPOLATION < low.flop or flop > high.flop * EXTRAPOLATION:
         raise UnknownTimeError(
             f"op kind {low.kind!r} was measured from {low.flop} to {high.flop} flop on {place}, "

@@ -70,7 +70,9 @@ def test_ops_that_only_move_bytes_have_their_bytes_for_a_size() -> None:
 
 def test_a_table_without_sizes_gives_its_time_for_any() -> None:
     copies = problem_of((Op(kind="copy", name="c", bytes_moved=1 << 20),))
-    assert table(entry(0, 900, kind="copy")).costs(copies).op_ns == ((900, 900),)
+    for others in ((), (entry(100, 40, kind="copy"),)):
+        found = table(entry(0, 900, kind="copy"), *others).costs(copies)
+        assert found.op_ns == ((900, 900),)
 
 
 def test_a_flat_first_slope_is_followed_below_the_smallest_size() -> None:
