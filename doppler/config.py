@@ -153,10 +153,13 @@ class TrainingSettings(StageTwoSettings):
     sim_episodes: int = setting(3000, "plans that the learned planner may simulate (stages I, II)")
     stage3_windows: int = setting(8, "measured windows for stage III; 0 skips it")
     window_iterations: int = setting(5, "iterations per measured window")
+    race_seconds: float = setting(
+        16.0, "time of the job that stage III may race plans for (16 to 96 windows)"
+    )
 
     def __post_init__(self) -> None:
         StageTwoSettings.__post_init__(self)
-        at_least(self, 0, "stage3_windows")
+        at_least(self, 0, "stage3_windows", "race_seconds")
         at_least(self, 10, "sim_episodes")
         at_least(self, 5, "window_iterations")
 

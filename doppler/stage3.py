@@ -2,12 +2,14 @@
 
 Two feedback paths, kept apart: measured spans correct the cost table, on which the policy plans
 again; measured periods are the reward of the same policy gradient as in stage II. The plan that
-comes out is the one with the best re-measured period among the candidates.
+comes out has won a race on the job: by successive halving among the learned planner's plans, those
+of the list rules and the same placements in depth-first order. A job of short iterations has more
+windows for it, and a larger field, than one of long iterations.
 """
 
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,20 +19,27 @@ from doppler.api import make_scorer
 from doppler.core.plan import Plan, make_plan
 from doppler.core.problem import Problem
 from doppler.core.trace import Trace
+from doppler.field import Field, is_same, make_field
 from doppler.measure import measured_period_ns
 from doppler.planners.base import Budget
 from doppler.planners.learned import LearnedPlanner
 from doppler.policies.assignment import Ints
+from doppler.race import race, race_size
 from doppler.training.config import ReinforceConfig, Schedule, Stage
 from doppler.training.elites import EliteBuffer
+from doppler.training.learner import Learner
 from doppler.training.metrics import OnRecord
 from doppler.training.reinforce import reinforce
 from simulator.calibrate import observe
 from simulator.costs.measured import CostTable
+from simulator.costs.reuse import Reuse, ReuseSample, fit_reuse, reuse_samples
 
 BATCH = 4
-REMEASURED = 4
-"""Windows per candidate in the last comparison."""
+MIN_RACE_WINDOWS, MAX_RACE_WINDOWS = 16, 96
+"""Of four plans and of twelve, at two windows each in every round."""
+RACE_SECONDS = 16.0
+NUM_ELITES = 4
+"""Best plans of stages I and II beside the very best that a race has room for."""
 
 SYSTEM_REINFORCE = ReinforceConfig(
     batch=BATCH,
@@ -47,7 +56,7 @@ class SystemWindow:
     Attributes:
         iteration: Iterations of stage III before it.
         period_ns: Measured period.
-        purpose: "incumbent", "replanned", "sample" or "candidate".
+        purpose: "incumbent", "replanned", "sample" or "race".
         is_incumbent: True if the plan was the one that stage III began with.
     """
 
@@ -62,19 +71,25 @@ class SystemResult:
     """What stage III gave and what it cost the job.
 
     Attributes:
-        plan: The plan with the best re-measured period.
+        plan: The plan that won the race.
+        ranking: All that were in the race, the winner first; the rest by how long they lasted.
+        race_windows: Windows of the race.
         table: The cost table as the running job corrected it.
+        reuse: What operands cost that have left the caches, None where nothing says that they cost.
         windows: Every window.
         iterations: Iterations run.
         worse_iterations: Of those, under other plans in windows slower than the median window of
             the plan it began with.
         extra_ns: Time lost in them against that median.
         learning_seconds: Time between windows.
-        simulations: Plans scored while planning again.
+        simulations: Plans scored while planning again and choosing the field of the race.
     """
 
     plan: Plan
+    ranking: tuple[Plan, ...]
+    race_windows: int
     table: CostTable
+    reuse: Reuse | None
     windows: tuple[SystemWindow, ...]
     iterations: int
     worse_iterations: int
@@ -94,6 +109,7 @@ def tune_on_job(
     window_iterations: int,
     replan_budget: int,
     rng: np.random.Generator,
+    race_seconds: float = RACE_SECONDS,
     on_record: OnRecord | None = None,
     on_window: Callable[[SystemWindow], None] | None = None,
 ) -> SystemResult:
@@ -107,14 +123,19 @@ def tune_on_job(
         plan: Its plan.
         num_windows: Windows that sample the policy; rounded down to whole updates.
         window_iterations: Iterations per window.
-        replan_budget: Simulations for planning again on corrected costs.
+        replan_budget: Simulations for planning again on corrected costs, and for choosing the
+            field of the race.
         rng: Source of randomness.
+        race_seconds: Time that the job may run under raced plans; it buys `MIN_RACE_WINDOWS` at
+            least, `MAX_RACE_WINDOWS` at most.
         on_record: Called after every policy update.
         on_window: Called after every window.
     """
     session = _Session(run, problem, table, plan, window_iterations, on_window)
+    elites = [] if planner.learner is None else _elite_plans(problem, planner.learner)
     reference_ns = session.measure(plan, "incumbent")
-    candidates = [plan, session.replan(planner, replan_budget // 2, rng)]
+    part = replan_budget // 4
+    candidates = [plan, session.replan(planner, part, rng)]
     learner = planner.learner
     if learner is not None and num_windows >= BATCH:
         learner.elites = EliteBuffer(learner.inputs.assignment, SYSTEM_REINFORCE.num_elites)
@@ -134,8 +155,33 @@ def tune_on_job(
     sampled = session.best_sample()
     if sampled is not None:
         candidates.append(sampled)
-    candidates.append(session.replan(planner, replan_budget - replan_budget // 2, rng))
-    return session.result(session.remeasure(candidates))
+    candidates.append(session.replan(planner, part, rng))
+    length = race_length(race_seconds, reference_ns * window_iterations)
+    start = time.perf_counter()
+    costs = session.table.costs(problem)
+    calls = replan_budget - session.simulations
+    field = make_field(problem, costs, candidates, elites, race_size(length), calls, rng)
+    session.learning_seconds += time.perf_counter() - start
+    return session.race(field, length, rng)
+
+
+def race_length(seconds: float, window_ns: float) -> int:
+    """Returns how many windows of a race fit into a time, within its limits."""
+    fitting = int(seconds * 1e9 / window_ns)
+    return min(max(fitting, MIN_RACE_WINDOWS), MAX_RACE_WINDOWS)
+
+
+def _elite_plans(problem: Problem, learner: Learner) -> list[Plan]:
+    """The best plans of the stages before, the best first."""
+    elites = learner.elites
+    if not len(elites):
+        return []
+    orders, devices = elites.episodes(elites.elites[:NUM_ELITES])
+    placements, priorities = learner.inputs.assignment.plan_arrays(orders, devices)
+    return [
+        make_plan(problem, tuple(placement), tuple(priority), "learned")
+        for placement, priority in zip(placements.tolist(), priorities.tolist(), strict=True)
+    ]
 
 
 class _Session:
@@ -160,6 +206,7 @@ class _Session:
         self._length = window_iterations
         self._on_window = on_window
         self._windows: list[SystemWindow] = []
+        self._reuse: list[list[ReuseSample]] = []
         self._samples: list[tuple[float, Plan]] = []
 
     def measure(self, plan: Plan, purpose: str) -> float:
@@ -168,12 +215,13 @@ class _Session:
         trace: Trace = self._run(plan, self._length)
         self.measuring_seconds += time.perf_counter() - start
         self.table = self.table.corrected(observe(self._problem, trace, 1))
+        self._reuse.append(reuse_samples(self._problem, trace, 1))
         period_ns = measured_period_ns(trace)
         window = SystemWindow(
             iteration=len(self._windows) * self._length,
             period_ns=period_ns,
             purpose=purpose,
-            is_incumbent=_same(plan, self._incumbent),
+            is_incumbent=is_same(plan, self._incumbent),
         )
         self._windows.append(window)
         if self._on_window is not None:
@@ -204,29 +252,22 @@ class _Session:
         """The sampled plan with the smallest measured period."""
         return min(self._samples, key=lambda pair: pair[0])[1] if self._samples else None
 
-    def remeasure(self, candidates: Sequence[Plan]) -> Plan:
-        """Measures the candidates anew, interleaved, and returns the fastest."""
-        distinct: list[Plan] = []
-        for plan in candidates:
-            if not any(_same(plan, other) for other in distinct):
-                distinct.append(plan)
-        if len(distinct) == 1:
-            return distinct[0]
-        periods: list[list[float]] = [[] for _ in distinct]
-        for turn in range(REMEASURED):
-            order = range(len(distinct)) if turn % 2 == 0 else reversed(range(len(distinct)))
-            for index in order:
-                periods[index].append(self.measure(distinct[index], "candidate"))
-        return distinct[min(range(len(distinct)), key=lambda i: statistics.median(periods[i]))]
-
-    def result(self, plan: Plan) -> SystemResult:
-        """Puts together what stage III gave."""
+    def race(self, field: Field, num_windows: int, rng: np.random.Generator) -> SystemResult:
+        """Races the field and puts together what stage III gave."""
+        plans = field.plans
+        before = len(self._windows)
+        found = race(lambda i: self.measure(plans[i], "race"), len(plans), num_windows, rng)
+        self.simulations += field.simulations
+        ranking = tuple(plans[index] for index in found.ranking)
         own = [window.period_ns for window in self._windows if window.is_incumbent]
         reference_ns = statistics.median(own)
         worse = [w for w in self._windows if not w.is_incumbent and w.period_ns > reference_ns]
         return SystemResult(
-            plan=plan,
+            plan=ranking[0],
+            ranking=ranking,
+            race_windows=len(self._windows) - before,
             table=self.table,
+            reuse=fit_reuse(self._reuse),
             windows=tuple(self._windows),
             iterations=len(self._windows) * self._length,
             worse_iterations=len(worse) * self._length,
@@ -234,7 +275,3 @@ class _Session:
             learning_seconds=self.learning_seconds,
             simulations=self.simulations,
         )
-
-
-def _same(first: Plan, second: Plan) -> bool:
-    return (first.placement, first.priority) == (second.placement, second.priority)

@@ -31,6 +31,8 @@ from executor.options import ExecutorOptions
 TURNS = 10
 TURN_ITERATIONS = 4
 """Windows per plan of the table, and iterations per window."""
+RANKED = 3
+"""Plans of the race that are named."""
 
 
 def run_for_real(
@@ -100,6 +102,7 @@ def _stage_three(
             window_iterations=training.window_iterations,
             replan_budget=replan_budget(training),
             rng=rng,
+            race_seconds=training.race_seconds,
             on_record=run.system_records.append,
             on_window=lambda w: advance(1, f"{w.purpose}: {w.period_ns / 1e6:.1f} ms"),
         )
@@ -112,6 +115,18 @@ def _stage_three(
         f"slower plans, {system.extra_ns / 1e9:.2f} s; {len(switches)} changes of plan "
         f"{run.stage3_switch_ns / 1e9:.2f} s; learning {system.learning_seconds:.1f} s"
     )
+    ranked = ", ".join(plan.source for plan in system.ranking[:RANKED])
+    view.line(
+        f"  race: {len(system.ranking)} plans, {system.race_windows} windows, "
+        f"{system.race_windows * training.window_iterations} iterations; first {ranked}"
+    )
+    reuse = system.reuse
+    if reuse is not None:
+        view.line(
+            f"  cold operands: {reuse.cold_ns_per_byte:.4f} ns a byte, once others have written "
+            f"{reuse.capacity_bytes >> 20} MiB; left-out op times {reuse.error:.1%} off, without "
+            f"the term {reuse.error_without:.1%}"
+        )
     costs = run.calibration.table().costs(run.problem)
     result = summarise(
         run.problem,

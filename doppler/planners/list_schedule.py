@@ -175,9 +175,7 @@ class ListScheduler:
 
         Source: dask.distributed's scheduler, `decide_worker` and `worker_objective`.
         """
-        backwards = self.order(np.zeros(len(self.ranks_V)))[::-1]
-        depth_first = predecessors_first(self.tables, np.ascontiguousarray(backwards))
-        return self._assign(self._priority(depth_first), run_time=False, fit=fit)
+        return self._assign(self.depth_first(), run_time=False, fit=fit)
 
     def dmdas(self, fit: Fit = Fit.none) -> Schedule:
         """Returns StarPU's dmdas: by upward rank, least queue + transfer + run time.
@@ -185,6 +183,15 @@ class ListScheduler:
         Source: StarPU handbook, scheduling policies `dm`, `dmda`, `dmdas`.
         """
         return self._assign(self._priority(self.order(self.ranks_V)), run_time=True, fit=fit)
+
+    def depth_first(self) -> Ints:
+        """Returns priorities by which an op runs soon after what it reads was made, int64[V].
+
+        So it finds its operands in a cache. Ops without a device have 0.
+        """
+        backwards = self.order(np.zeros(len(self.ranks_V)))[::-1]
+        order = predecessors_first(self.tables, np.ascontiguousarray(backwards))
+        return self._priority(np.asarray(order))
 
     def decode(self, keys_BV: Floats, fit: Fit = Fit.none) -> tuple[Ints, Ints, Bools]:
         """Places orders given by keys, largest first, by HEFT with insertion.
