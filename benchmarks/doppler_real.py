@@ -6,13 +6,18 @@ III), measures every plan in turns and learned against the best baseline in ABBA
 iteration is one pass; the time of a plan is the makespan of a pass, as in the paper.
 
 `learned_over_best_baseline` is the upper end of the ratio's 95 % interval, the worst of the graphs;
-one device with all cores and a thread per core is among the baselines. `spearman` is the rank
-correlation of simulated and measured times, both relative to the learned plan's, over the plans
-that can be told apart: in the order of measured time, one whose interval overlaps that of the last
-one taken is left out. On two cores nearly all planners come within 1 % of the lower bound, so
-random plans that load one core more than the other are measured, too, in turns of their own with
-the learned and the single-device plan. `foreign_cores` says how many cores other programs kept
-busy meanwhile: above about 0.1 the figures tell of them.
+one device with all cores and a thread per core is among the baselines. Windows that choose never
+judge: stage III's race chooses the learned plan, turns after it (`chosen on`) the fastest baseline
+of all, and the ratio comes from blocks measured after both (`judged on`). So the luck that makes
+the fastest of many look faster than it is favours neither side. `stage3_iterations` are the passes
+that stage III ran for it, the race included. `spearman` is the rank correlation of simulated and
+measured times, both relative to the learned plan's, over the plans that can be told apart: in the
+order of measured time, one whose interval overlaps that of the last one taken is left out. On two
+cores nearly all planners come within 1 % of the lower bound, so random plans that load one core
+more than the other are measured, too, in turns of their own with the learned and the single-device
+plan. Simulated times have stage III's term for operands that have left the caches;
+`spearman_without_reuse` tells what the cost table alone is worth. `foreign_cores` says how many
+cores other programs kept busy meanwhile: above about 0.1 the figures tell of them.
 """
 
 import argparse
@@ -28,12 +33,12 @@ from rich.console import Console
 from scipy import stats
 from support.common import finish
 
-from doppler.api import score_plan
+from doppler.api import score_plan, simulate
 from doppler.calibration import single_plan
 from doppler.compose import compose_config
 from doppler.config import LearnConfig
 from doppler.console import View
-from doppler.core.plan import make_plan
+from doppler.core.plan import Plan, make_plan
 from doppler.learn_run import LEARNED, WARMUP_ITERATIONS, LearnRun
 from doppler.learning import learn
 from doppler.measure import Interval, measured_period_ns, median_interval
@@ -64,10 +69,18 @@ TARGETS = {
 
 @dataclass(frozen=True)
 class Point:
-    """One plan: simulated and measured time of a pass in ns."""
+    """One plan: simulated and measured time of a pass in ns.
+
+    Attributes:
+        planner: Its name.
+        simulated_ns: With the term for operands that have left the caches.
+        table_ns: Without it.
+        measured: Median over windows, with its interval.
+    """
 
     planner: str
     simulated_ns: float
+    table_ns: float
     measured: Interval
 
 
@@ -76,7 +89,7 @@ def main() -> None:
     parser.add_argument("--graphs", nargs="+", default=list(TENSOR_JOBS), choices=TENSOR_JOBS)
     parser.add_argument("--planners", nargs="+", default=list(PLANNERS))
     parser.add_argument("--budget", type=int, default=300, help="simulated plans per planner")
-    parser.add_argument("--blocks", type=int, default=12, help="ABBA blocks at most")
+    parser.add_argument("--blocks", type=int, default=32, help="ABBA blocks at most")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     figures: dict[str, float] = {}
@@ -88,7 +101,7 @@ def main() -> None:
         assert run.comparison is not None
         ratios.append(run.comparison.ratio)
         rows = [
-            Point(c.name, float(c.result.value_ns), c.measured_ns)
+            point(run, c.name, c.result.plan, c.measured_ns)
             for c in run.candidates
             if c.measured_ns is not None
         ]
@@ -96,12 +109,15 @@ def main() -> None:
         points.append(rows)
         points.append(measure_skewed(run, arguments.seed))
         figures[f"learned_over_best_baseline_{graph}"] = ratios[-1].value
+        if run.system is not None:
+            figures[f"stage3_iterations_{graph}"] = run.system.iterations
     shown = [relative(rows) for rows in points]
-    simulated, measured = (
-        np.concatenate([np.empty(0), *(table[side] for table in shown)]) for side in (0, 1)
+    simulated, table, measured = (
+        np.concatenate([np.empty(0), *(columns[side] for columns in shown)]) for side in range(3)
     )
     if len(simulated) >= MIN_PLANS:
         figures["spearman"] = float(stats.spearmanr(simulated, measured).statistic)
+        figures["spearman_without_reuse"] = float(stats.spearmanr(table, measured).statistic)
     figures = {
         "learned_over_best_baseline": max(ratio.high for ratio in ratios),
         **figures,
@@ -151,13 +167,25 @@ def measure_skewed(run: LearnRun, seed: int) -> list[Point]:
             for name in plans if turn % 2 == 0 else reversed(plans):
                 trace = session.run(plans[name], SKEWED_ITERATIONS)
                 windows[name].append(measured_period_ns(trace))
-    costs = run.calibration.table().costs(problem)
     rows = [
-        Point(name, float(score_plan(problem, costs, plan)), median_interval(windows[name], rng))
-        for name, plan in plans.items()
+        point(run, name, plan, median_interval(windows[name], rng)) for name, plan in plans.items()
     ]
     print_rows(rows)
     return rows
+
+
+def point(run: LearnRun, name: str, plan: Plan, measured: Interval) -> Point:
+    """Returns what is known of a plan; of one for another layout without the term of stage III."""
+    if plan.cluster_digest != run.problem.cluster.digest:
+        value = next(float(c.result.value_ns) for c in run.candidates if c.name == name)
+        return Point(name, value, value, measured)
+    costs = run.calibration.table().costs(run.problem)
+    table_ns = simulated_ns = float(score_plan(run.problem, costs, plan))
+    if run.system is not None and run.system.reuse is not None:
+        trace = simulate(run.problem, plan, costs)
+        costs = run.system.reuse.costs(run.problem, costs, trace)
+        simulated_ns = float(score_plan(run.problem, costs, plan))
+    return Point(name, simulated_ns, table_ns, measured)
 
 
 def distinct(rows: Sequence[Point]) -> list[Point]:
@@ -169,13 +197,21 @@ def distinct(rows: Sequence[Point]) -> list[Point]:
     return taken
 
 
-def relative(rows: Sequence[Point]) -> tuple[np.ndarray, np.ndarray]:
-    """Simulated and measured times over the learned plan's, of plans that can be told apart."""
+def relative(rows: Sequence[Point]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Simulated times, those by the table alone, and measured ones of plans that can be told apart.
+
+    Each over the learned plan's.
+    """
     learned = next(row for row in rows if row.planner == LEARNED)
     told_apart = distinct(rows) if len(distinct(rows)) > 1 else []
     simulated = np.array([row.simulated_ns for row in told_apart])
+    table = np.array([row.table_ns for row in told_apart])
     measured = np.array([row.measured.value for row in told_apart])
-    return simulated / learned.simulated_ns, measured / learned.measured.value
+    return (
+        simulated / learned.simulated_ns,
+        table / learned.table_ns,
+        measured / learned.measured.value,
+    )
 
 
 def pair_figures(points: Sequence[Sequence[Point]]) -> dict[str, float]:
@@ -197,13 +233,21 @@ def pair_figures(points: Sequence[Sequence[Point]]) -> dict[str, float]:
 def show(graph: str, run: LearnRun, rows: Sequence[Point]) -> None:
     """Prints a graph's plans, fastest first."""
     assert run.comparison is not None
-    best = run.comparison.ratio
+    judged = run.comparison.ratio
+    measured = {row.planner: row.measured.value for row in rows}
     print(f"\n{graph}: {run.job.graph.num_ops} ops, {run.job.size}")
     print_rows(rows)
     print(
-        f"  learned over {run.best_baseline} {best.value:.3f} [{best.low:.3f}, {best.high:.3f}] "
-        f"({run.comparison.blocks} blocks)"
+        f"  learned over {run.best_baseline}: chosen on turns "
+        f"{measured[LEARNED] / measured[run.best_baseline]:.3f}, judged on "
+        f"{run.comparison.blocks} blocks {judged.value:.3f} [{judged.low:.3f}, {judged.high:.3f}]"
     )
+    if run.system is not None:
+        names = ", ".join(plan.source for plan in run.system.ranking[:3])
+        print(
+            f"  stage III: {run.system.iterations} passes, {run.system.race_windows} windows of "
+            f"them a race of {len(run.system.ranking)} plans; first {names}"
+        )
     print("  seconds:", {k: round(v, 1) for k, v in run.seconds.items()}, flush=True)
 
 
