@@ -12,7 +12,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from doppler.core.errors import CapacityError, PlanError
+from doppler.core.errors import CapacityError, ConfigError, PlanError
 from doppler.core.graph import InputResidency
 from doppler.core.problem import Problem
 
@@ -21,6 +21,7 @@ Bools = NDArray[np.bool_]
 
 NO_UNIT = -1
 MAX_SEARCH_NODES = 200_000
+LARGEST_BYTES = (1 << 63) - 1
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -126,8 +127,12 @@ def make_mask(problem: Problem) -> Mask:
 
     Raises:
         PlanError: If the kinds and pins of a group leave it no device.
+        ConfigError: If a device's memory, or the state of all groups, leaves 63 bits.
     """
     graph, cluster = problem.graph, problem.cluster
+    limits = [problem.memory_limit_bytes(device) for device in range(cluster.num_devices)]
+    _check_bytes(problem, max(limits), "the memory of a device")
+    _check_bytes(problem, sum(group.state_bytes for group in graph.groups), "the state of groups")
     everywhere = graph.inputs is InputResidency.everywhere
     unit_V = np.full(graph.num_ops, NO_UNIT, dtype=np.int64)
     members: list[list[int]] = []
@@ -163,13 +168,18 @@ def make_mask(problem: Problem) -> Mask:
         state_U=np.asarray(
             [state_bytes.get(graph.ops[ops[0]].group or "", 0) for ops in members], dtype=np.int64
         ),
-        limit_D=np.asarray(
-            [problem.memory_limit_bytes(device) for device in range(cluster.num_devices)],
-            dtype=np.int64,
-        ),
+        limit_D=np.asarray(limits, dtype=np.int64),
         linked_DD=linked_DD,
         edge_units_E2=_edge_units(problem, unit_V),
     )
+
+
+def _check_bytes(problem: Problem, num_bytes: int, what: str) -> None:
+    if num_bytes > LARGEST_BYTES:
+        raise ConfigError(
+            f"{what} fits in 63 bits, and in the problem of graph {problem.graph.name!r} on "
+            f"cluster {problem.cluster.name!r} it is {num_bytes:.3g} bytes"
+        )
 
 
 def _edge_units(problem: Problem, unit_V: Ints) -> Ints:
@@ -269,7 +279,7 @@ class _Search:
         if self._met_full_device:
             return CapacityError(
                 f"no placement {what} and holds the state of all groups in memory {verdict}: "
-                f"{sum(self._state)} bytes of state, {self._mask.limit_D.sum()} bytes of memory"
+                f"{sum(self._state)} bytes of state, {sum(self._mask.limit_D.tolist())} bytes of memory"
             )
         return PlanError(f"no placement {what} {verdict}")
 

@@ -165,7 +165,7 @@ def test_broken_json_names_its_line():
     with pytest.raises(FormatError, match="line 1: NaN is no JSON number"):
         parse_wfcommons('{"a": NaN}', "w", "w.json")
     endless = text(workflow()).replace('"runtimeInSeconds": 2', '"runtimeInSeconds": 1e999')
-    with pytest.raises(FormatError, match="runtimeInSeconds is a number of .*, and it is inf"):
+    with pytest.raises(FormatError, match=r"runtimeInSeconds is a number of .*, and it is inf"):
         parse_wfcommons(endless, "w", "w.json")
     with pytest.raises(FormatError, match="the key 'a' stands twice"):
         parse_wfcommons('{"a": 1, "a": 2}', "w", "w.json")

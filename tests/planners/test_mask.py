@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, given, settings
 
 from doppler.core.cluster import Cluster, Device, Link
-from doppler.core.errors import CapacityError, DopplerError, PlanError
+from doppler.core.errors import CapacityError, ConfigError, DopplerError, PlanError
 from doppler.core.graph import DataflowGraph, Edge, Group, Op
 from doppler.core.plan import make_plan
 from doppler.core.problem import Problem
@@ -77,6 +77,18 @@ def test_state_that_fits_nowhere_is_refused():
     mask = make_mask(Problem(graph=graph_of(ops, groups=groups), cluster=cluster((10, 10))))
     with pytest.raises(CapacityError, match="exists: 18 bytes of state, 20 bytes of memory"):
         mask.complete(mask.prefer_device(0))
+
+
+def test_bytes_beyond_63_bits_are_refused():
+    large = graph_of(
+        [op("a", "g"), op("b", "h")], groups=[Group("g", 1 << 62), Group("h", 1 << 62)]
+    )
+    with pytest.raises(ConfigError, match=r"the state of groups fits in 63 bits, .* 9\.22e\+18"):
+        make_mask(Problem(graph=large, cluster=cluster()))
+    with pytest.raises(ConfigError, match=r"the memory of a device fits in 63 bits"):
+        make_mask(Problem(graph=graph_of([op("a")]), cluster=cluster((1, 1 << 63))))
+    most = make_mask(Problem(graph=graph_of([op("a")]), cluster=cluster((1, (1 << 63) - 1))))
+    assert most.limit_D.tolist() == [1, (1 << 63) - 1]
 
 
 def test_missing_links_keep_joined_ops_together():
