@@ -279,7 +279,8 @@ class _Search:
         if self._met_full_device:
             return CapacityError(
                 f"no placement {what} and holds the state of all groups in memory {verdict}: "
-                f"{sum(self._state)} bytes of state, {sum(self._mask.limit_D.tolist())} bytes of memory"
+                f"{sum(self._state)} bytes of state, {sum(self._mask.limit_D.tolist())} bytes of "
+                f"memory"
             )
         return PlanError(f"no placement {what} {verdict}")
 
