@@ -12,6 +12,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
+from doppler.core.errors import FormatError
 from doppler.core.serialize import write_atomic
 
 LATEST = "latest"
@@ -32,13 +33,16 @@ def make_result_folder(parent: Path, job: str, cluster: str) -> Path:
     """Returns a new folder `job-cluster-time` below `parent`."""
     stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
     name = "-".join(part.replace("/", "_") for part in (job, cluster, stamp))
-    folder = parent / name
-    count = 1
-    while folder.exists():
-        count += 1
-        folder = parent / f"{name}-{count}"
-    folder.mkdir(parents=True)
-    return folder
+    parent.mkdir(parents=True, exist_ok=True)
+    count, folder = 1, parent / name
+    while True:
+        try:
+            folder.mkdir()
+        except FileExistsError:  # of the same second, perhaps by another process
+            count += 1
+            folder = parent / f"{name}-{count}"
+        else:
+            return folder
 
 
 def link_latest(folder: Path) -> None:
@@ -68,16 +72,32 @@ def append_metrics(folder: Path, record: Any) -> None:
 
 
 def forget_metrics(folder: Path, iterations: int) -> None:
-    """Removes the metrics that a run which goes back to `iterations` will write once more."""
+    """Removes the metrics that a run which goes back to `iterations` will write once more.
+
+    A last line that a killed run cut short goes too.
+
+    Raises:
+        FormatError: If another line is no record.
+    """
     path = folder / METRICS_FILE
     if not path.exists():
         return
-    lines = path.read_text("utf-8").splitlines(keepends=True)
-    write_atomic(path, "".join(line for line in lines if _iteration(json.loads(line)) < iterations))
+    text = path.read_text("utf-8")
+    whole = text[: text.rfind("\n") + 1].splitlines(keepends=True)
+    kept = [
+        line
+        for number, line in enumerate(whole, start=1)
+        if _iteration(line, f"{path}, line {number}") < iterations
+    ]
+    write_atomic(path, "".join(kept))
 
 
-def _iteration(line: Mapping[str, Any]) -> int:
-    return int(line.get("iteration", line.get("first_iteration", 0)))
+def _iteration(line: str, where: str) -> int:
+    try:
+        record = json.loads(line)
+        return int(record.get("iteration", record.get("first_iteration", 0)))
+    except (ValueError, TypeError, AttributeError) as error:
+        raise FormatError(f"{where} is no record of a run: {error}") from error
 
 
 def _plain(record: Any) -> Mapping[str, Any]:
