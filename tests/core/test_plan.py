@@ -10,7 +10,7 @@ from doppler.core.cluster import Cluster, Device, Link
 from doppler.core.costs import make_costs
 from doppler.core.errors import CapacityError, GraphError, PlanError
 from doppler.core.graph import DataflowGraph, Edge, Group, InputResidency, Op
-from doppler.core.plan import Plan, check_plan, make_plan
+from doppler.core.plan import Plan, check_plan, make_plan, resident_bytes
 from doppler.core.problem import Problem
 
 
@@ -43,6 +43,18 @@ def problem(**fields):
 
 def plan(where=None, placement=(0, 1, 1, 1), priority=(0, 1, 2, 3), holds=()):
     return make_plan(where or problem(), placement, priority, "hand", holds)
+
+
+def test_state_lies_where_its_group_is_and_inputs_once_where_they_are_read():
+    """The state takes 60 bytes and x, which all three ops read, 1."""
+    edges = (Edge(0, 0, 1), Edge(0, 0, 2), Edge(0, 0, 3), Edge(1, 0, 2), Edge(2, 0, 3, 1))
+    placement = (0, 1, 2, 1)
+    for inputs, pins, expected in (
+        (InputResidency.everywhere, {}, [0, 61, 1]),
+        (InputResidency.pinned, {"x": "d0"}, [0, 60, 0]),
+    ):
+        where = problem(graph=graph(edges=edges, inputs=inputs), pins=pins)
+        assert resident_bytes(where, plan(where, placement)) == expected
 
 
 def test_ranks_go_by_priority_then_id():
