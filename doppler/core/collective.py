@@ -154,6 +154,11 @@ def _check_sums(schedule: AllReduceSchedule) -> None:
     if len(schedule.results) != schedule.num_members:
         raise GraphError(f"every member has results, and all-reduce {schedule.name!r} lacks some")
     for member, row in enumerate(schedule.results):
+        if len(row) > schedule.num_chunks:
+            raise GraphError(
+                f"a member has one result per chunk ({schedule.num_chunks}), and member {member} "
+                f"of all-reduce {schedule.name!r} has {len(row)}"
+            )
         for chunk in range(schedule.num_chunks):
             tensor = row[chunk] if chunk < len(row) else -1
             if not 0 <= tensor < len(masks) or masks[tensor] != everyone or chunks[tensor] != chunk:

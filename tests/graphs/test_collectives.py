@@ -168,6 +168,8 @@ def test_wrong_schedules_are_refused():
         schedule([Step(StepKind.forward, 0, (0, 1))])
     with pytest.raises(GraphError, match="sum of all parts, and member 1"):
         schedule([add], ((2,), (1,)))
+    with pytest.raises(GraphError, match=r"one result per chunk \(1\), and member 1 .* has 2"):
+        schedule([add], ((2,), (2, 2)))
     with pytest.raises(GraphError, match="at member 2 of 2"):
         schedule([Step(StepKind.reduce, 2, (0, 1))])
 
