@@ -1,7 +1,7 @@
 """What a job gives to the executor: kernels, group state, initial tokens."""
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -20,6 +20,18 @@ class Kernel(Protocol):
         self, iteration: int, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]
     ) -> None:
         """Writes every output in full."""
+        ...
+
+
+class TensorKernel(Protocol):
+    """Computes one op where its device computes; otherwise as `Kernel`.
+
+    `inputs` and `outputs` are torch tensors, uint8[bytes] on the accelerator's device, inputs not
+    to be written. Work is asked for on the current stream and need not have ended on return.
+    """
+
+    def __call__(self, iteration: int, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
+        """Asks for all that writes every output in full."""
         ...
 
 
@@ -58,10 +70,15 @@ class Job(Protocol):
 class AcceleratedJob(Job, Protocol):
     """A job whose kernels can compute on a GPU; others run on core groups only.
 
-    Inputs and outputs of kernels still lie in host memory: a kernel brings its inputs to the GPU
-    and its outputs back, and returns when they are there.
+    The runtime brings tensors to the GPU and back where an edge crosses; kernels copy nothing.
     """
 
     def use_accelerator(self, accelerator: Accelerator) -> None:
-        """Says where all kernels that are bound from now on compute."""
+        """Says where groups and kernels that are made from now on compute."""
+        ...
+
+    def bind_tensors(
+        self, op_name: str, kind: str, state: GroupState | None, threads: int
+    ) -> TensorKernel | None:
+        """Returns the kernel of one op on the accelerator; None if it runs on the host: `bind`."""
         ...

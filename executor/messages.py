@@ -25,6 +25,8 @@ class Start:
         write_initial: True for the one worker that writes inputs and initial tokens.
         record: (op, output) of outputs whose value of every iteration is kept.
         share: What the device owns of a GPU; None for a core group.
+        neighbours: Devices of the worker's process, this one included.
+        own_tensors: True if a core group keeps tensors of its own, as devices of GPUs do.
     """
 
     spec: JobSpec
@@ -35,6 +37,8 @@ class Start:
     write_initial: bool
     record: tuple[tuple[int, int], ...]
     share: GpuShare | None = None
+    neighbours: tuple[int, ...] = ()
+    own_tensors: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

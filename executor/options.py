@@ -21,6 +21,9 @@ class ExecutorOptions:
             `CoreExecutor.take_records`.
         static_mps: MPS clients get static partitions of multiprocessors, made for the run in a
             daemon that was started with -S, and not shares by percentage.
+        own_tensors: Core groups, too, keep tensors of their own and compute on those, exactly as
+            devices of GPUs do. It is how that path is tested without a GPU; on cores the copies
+            cost time and gain nothing.
 
     Raises:
         ConfigError: If a time is negative.
@@ -33,6 +36,7 @@ class ExecutorOptions:
     deadlines: DeadlinePolicy = field(default_factory=DeadlinePolicy)
     record: tuple[tuple[int, int], ...] = ()
     static_mps: bool = False
+    own_tensors: bool = False
 
     def __post_init__(self) -> None:
         for label, value in (("spin_ns", self.spin_ns), ("sleep_ns", self.sleep_ns)):

@@ -114,6 +114,8 @@ class WorkerTeam:
                     write_initial=device == 0,
                     record=options.record,
                     share=seats[device].share_of(device),
+                    neighbours=seats[device].devices,
+                    own_tensors=options.own_tensors,
                 )
                 for device in devices
             }

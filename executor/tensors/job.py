@@ -56,6 +56,33 @@ class TensorInstruction:
         return (rows, *self.out_shapes[0][1:])
 
 
+@dataclass(frozen=True, slots=True)
+class DeviceKernel:
+    """Computes one instruction on tensors wherever they lie; an `executor.job.TensorKernel`."""
+
+    instruction: TensorInstruction
+    dtype: torch.dtype
+
+    def __call__(
+        self, iteration: int, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]
+    ) -> None:
+        """Writes the result, or its row blocks."""
+        instruction = self.instruction
+        operands = self._views(inputs, instruction.in_shapes)
+        targets = self._views(outputs, instruction.out_shapes)
+        if len(targets) == 1:
+            TENSOR_OPS[instruction.kind](operands, targets[0])
+            return
+        result = targets[0].new_empty(instruction.result_shape)
+        TENSOR_OPS[instruction.kind](operands, result)
+        _copy_blocks(result, targets)
+
+    def _views(
+        self, tensors: Sequence[torch.Tensor], shapes: Sequence[Shape]
+    ) -> list[torch.Tensor]:
+        return [t.view(self.dtype).view(s) for t, s in zip(tensors, shapes, strict=True)]
+
+
 class TensorJob:
     """Kernels of a tensor program; it has no groups and no loop-carried tensors.
 
@@ -76,15 +103,24 @@ class TensorJob:
         self._numpy_dtype = np.dtype(dtype)
         self._dtype = DTYPES[dtype]
         self._seed = int(config.get("seed", 0))
-        self._accelerator: Accelerator | None = None
         self._instructions = {
             name: _instruction(name, entry)
             for name, entry in config.get("instructions", {}).items()
         }
 
     def use_accelerator(self, accelerator: Accelerator) -> None:
-        """Computes there; tensors come from host memory and go back to it."""
-        self._accelerator = accelerator
+        """Nothing of a tensor job but its tensors lies anywhere, and those are the runtime's."""
+
+    def bind_tensors(
+        self, op_name: str, kind: str, state: GroupState | None, threads: int
+    ) -> DeviceKernel:
+        """Returns the kernel of one op on tensors.
+
+        Raises:
+            ExecutionError: As `bind`.
+        """
+        torch.set_num_threads(threads)
+        return DeviceKernel(self._find_kind(op_name, kind), self._dtype)
 
     def create_group(self, name: str, threads: int) -> GroupState:
         """Has no groups.
@@ -100,16 +136,8 @@ class TensorJob:
         Raises:
             ExecutionError: If the program has no such op or has it as another kind.
         """
-        instruction = self._find(op_name)
-        if instruction.kind != kind:
-            raise ExecutionError(
-                f"op {op_name!r} is of kind {kind!r} in the graph and {instruction.kind!r} in the "
-                f"program"
-            )
         torch.set_num_threads(threads)
-        if self._accelerator is not None:
-            return AcceleratedKernel(instruction, self._dtype, self._accelerator)
-        return TensorKernel(instruction, self._dtype)
+        return TensorKernel(self._find_kind(op_name, kind), self._dtype)
 
     def initial(self, op_name: str, output: int, version: int) -> np.ndarray | None:
         """Returns the values of an input: normal, from the seed and the name alone."""
@@ -128,6 +156,15 @@ class TensorJob:
                 f"the program has no op {op_name!r}; {nearest(op_name, self._instructions)}"
             )
         return self._instructions[op_name]
+
+    def _find_kind(self, op_name: str, kind: str) -> TensorInstruction:
+        instruction = self._find(op_name)
+        if instruction.kind != kind:
+            raise ExecutionError(
+                f"op {op_name!r} is of kind {kind!r} in the graph and {instruction.kind!r} in the "
+                f"program"
+            )
+        return instruction
 
 
 class TensorKernel:
@@ -171,28 +208,6 @@ class TensorKernel:
             view = torch.frombuffer(memory, dtype=self._dtype).view(shape)
             self._views[address, shape] = view
         return view
-
-
-class AcceleratedKernel(TensorKernel):
-    """Computes one instruction on a GPU: operands are copied to it, the result is copied back."""
-
-    def __init__(
-        self, instruction: TensorInstruction, dtype: torch.dtype, accelerator: Accelerator
-    ) -> None:
-        super().__init__(instruction, dtype)
-        self._accelerator = accelerator
-
-    def __call__(
-        self, iteration: int, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]
-    ) -> None:
-        """Writes the result, or its row blocks; returns when they are in host memory."""
-        instruction, device = self._instruction, self._accelerator.torch_device
-        with self._accelerator.active():
-            operands = [view.to(device) for view in self._views_of(inputs, instruction.in_shapes)]
-            result = torch.empty(instruction.result_shape, dtype=self._dtype, device=device)
-            self._compute(operands, result)
-            _copy_blocks(result, self._views_of(outputs, instruction.out_shapes))
-        self._accelerator.synchronize()
 
 
 def _copy_blocks(result: torch.Tensor, targets: Sequence[torch.Tensor]) -> None:

@@ -46,6 +46,8 @@ from executor.workers.accelerator import Accelerator, open_accelerator
 from executor.workers.kernels import KernelTable
 from executor.workers.polling import Poll, shorten_naps
 from executor.workers.profiling import ProfileRun
+from executor.workers.resident import process_tensors
+from executor.workers.resident_op import Residence
 from executor.workers.runners import InlineRunner, JobCodeError, Runner, ThreadRunner
 from executor.workers.segment import Segment, SegmentTables
 
@@ -93,17 +95,18 @@ class Worker:
         self._plan: Plan | None = None
         self._program: Program | None = None
         self._segment: Segment | None = None
+        self._residence: Residence | None = None
         self._table = KernelTable(self._graph, self._arena, num_threads(self._spec))
 
     def open_device(self) -> Accelerator | None:
-        """Checks cores or share; returns the GPU that the kernels use, None for a core group.
+        """Checks cores or share; returns where the kernels keep tensors, None for the arena.
 
         Raises:
             ClusterError: If the process is bound otherwise or sees another share than its own.
         """
         check_affinity(self._spec)
         if self._start.share is None:
-            return None
+            return Accelerator(torch_device="cpu") if self._start.own_tensors else None
         self.what = f"looking at its share of {self._start.share.gpu!r}"
         return open_accelerator(self._start.share)[0]
 
@@ -122,10 +125,23 @@ class Worker:
                     f"on device {self._spec.name!r} runs on cores only"
                 )
             job.use_accelerator(accelerator)
+            self._residence = self._make_residence(accelerator)
         if self._start.write_initial:
             self.what = "writing inputs and initial tokens"
             write_initial(job, self._graph, self._arena)
-        self._table.set_job(job)
+        self._table.set_job(job, self._residence)
+
+    def _make_residence(self, accelerator: Accelerator) -> Residence:
+        devices = self._start.problem.cluster.devices
+        neighbours = frozenset({*self._start.neighbours, self._device})
+        names = ", ".join(repr(devices[device].name) for device in sorted(neighbours))
+        limit = sum(devices[device].memory_bytes for device in neighbours)
+        return Residence(
+            accelerator=accelerator,
+            tensors=process_tensors(accelerator.torch_device, limit, f"device(s) {names}"),
+            neighbours=neighbours,
+            recorded=frozenset(self._start.record),
+        )
 
     def describe_op(self, op: int, iteration: int) -> str:
         """Returns an op and an iteration in words."""
@@ -171,6 +187,8 @@ class Worker:
             self._program = compile_program(self._start.problem, message.plan)
             self._plan = message.plan
         ops = self._program.devices[self._device].ops
+        if self._residence is not None:
+            self._residence.prepare(self._graph, message.plan)
         self._table.keep_only(ops)
         for name, arrays in message.states.items():
             self.what = f"creating group {name!r}"
@@ -201,7 +219,10 @@ class Worker:
     def _run_segment(self, segment: Segment) -> None:
         self.what = "running a segment"
         self._segment = segment
-        self._control.send(segment.run())
+        done = segment.run()
+        if self._residence is not None:
+            self._residence.settle(list(self._table.ops))
+        self._control.send(done)
         self._segment = None
 
     def _run_profile(self, run: ProfileRun) -> None:

@@ -4,55 +4,12 @@ from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
-from doppler.core.graph import DataflowGraph, EdgeMode, InputResidency
+from doppler.core.graph import DataflowGraph
 from executor.arena import Arena
-from executor.job import GroupState, Job, Kernel
+from executor.job import AcceleratedJob, GroupState, Job, Kernel
 from executor.messages import StateArrays
-
-Buffers = tuple[tuple[np.ndarray, ...], tuple[np.ndarray, ...]]
-
-
-class BoundOp:
-    """One op ready to run.
-
-    Attributes:
-        kernel: Its code.
-        by_slot: Inputs and outputs for every `iteration % window`.
-        latest: (position among the inputs, producer, output) of in-edges that read the newest
-            version, in edge order; their entries in `by_slot` are replaced in every run.
-    """
-
-    __slots__ = ("_arena", "by_slot", "kernel", "latest")
-
-    def __init__(self, graph: DataflowGraph, op: int, kernel: Kernel, arena: Arena) -> None:
-        edges = [graph.edges[edge] for edge in graph.in_edges[op]]
-        everywhere = graph.inputs is InputResidency.everywhere
-        self._arena = arena
-        self.kernel = kernel
-        self.by_slot: list[Buffers] = [
-            (
-                tuple(arena.readable(e.src, e.output, slot - e.distance) for e in edges),
-                tuple(
-                    arena.writable(op, output, slot) for output in range(len(graph.ops[op].outputs))
-                ),
-            )
-            for slot in range(graph.window)
-        ]
-        self.latest = tuple(
-            (position, edge.src, edge.output)
-            for position, edge in enumerate(edges)
-            if edge.mode is EdgeMode.latest and not (everywhere and graph.ops[edge.src].is_input)
-        )
-
-    def buffers(self, iteration: int, versions: Sequence[int]) -> Buffers:
-        """Returns inputs and outputs of an iteration; all numbers count over the job's life."""
-        inputs, outputs = self.by_slot[iteration % len(self.by_slot)]
-        if not versions:
-            return inputs, outputs
-        row = list(inputs)
-        for (position, producer, output), version in zip(self.latest, versions, strict=True):
-            row[position] = self._arena.readable(producer, output, version)
-        return tuple(row), outputs
+from executor.workers.bound_op import BoundOp
+from executor.workers.resident_op import HostBacked, Residence, ResidentOp
 
 
 class KernelTable:
@@ -67,6 +24,7 @@ class KernelTable:
         self.groups: dict[str, GroupState] = {}
         self.ops: dict[int, BoundOp] = {}
         self._job: Job | None = None
+        self._residence: Residence | None = None
         self._graph = graph
         self._arena = arena
         self._threads = threads
@@ -78,9 +36,14 @@ class KernelTable:
         names = {self._graph.ops[op].group for op in kept}
         self.groups = {name: state for name, state in self.groups.items() if name in names}
 
-    def set_job(self, job: Job) -> None:
-        """Gives the job that makes groups and kernels."""
-        self._job = job
+    def set_job(self, job: Job, residence: Residence | None = None) -> None:
+        """Gives the job that makes groups and kernels.
+
+        Args:
+            job: An `AcceleratedJob` if there is a residence.
+            residence: Where the device keeps tensors of its own; None = in the arena alone.
+        """
+        self._job, self._residence = job, residence
 
     def create_group(self, name: str, arrays: StateArrays | None) -> GroupState:
         """Returns a new state of a group: as at the start of the job, or with these arrays."""
@@ -102,6 +65,11 @@ class KernelTable:
         if spec.is_input:
             return _stay
         assert self._job is not None
+        if self._residence is not None:
+            assert isinstance(self._job, AcceleratedJob)
+            compute = self._job.bind_tensors(spec.name, spec.kind, state, self._threads)
+            if compute is not None:
+                return HostBacked(compute, self._residence.accelerator)
         return self._job.bind(spec.name, spec.kind, state, self._threads)
 
     def bind(self, ops: Iterable[int], describe: Callable[[str], None]) -> None:
@@ -112,8 +80,17 @@ class KernelTable:
             spec = self._graph.ops[op]
             describe(f"binding op {spec.name!r}")
             state = None if spec.group is None else self.groups[spec.group]
-            kernel = self.bind_kernel(op, state)
-            self.ops[op] = BoundOp(self._graph, op, kernel, self._arena)
+            self.ops[op] = self._bound(op, self.bind_kernel(op, state))
+
+    def _bound(self, op: int, kernel: Kernel) -> BoundOp:
+        residence = self._residence
+        if residence is None or self._graph.ops[op].is_input:
+            return BoundOp(self._graph, op, kernel, self._arena)
+        is_on_device = isinstance(kernel, HostBacked)
+        compute = kernel.compute if isinstance(kernel, HostBacked) else kernel
+        return ResidentOp(
+            self._graph, op, compute, self._arena, residence, is_on_device=is_on_device
+        )
 
 
 def _stay(iteration: int, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:

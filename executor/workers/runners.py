@@ -6,13 +6,13 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from doppler.core.dispatcher import RunOp
 from executor.board import BoardWriter
-from executor.job import Kernel
+from executor.workers.bound_op import Call
 
 
 class JobCodeError(Exception):
@@ -27,7 +27,7 @@ class JobCodeError(Exception):
 
 # Command, iteration over the job's life, kernel, inputs, outputs: a plain tuple, because one is
 # made for every op.
-KernelCall = tuple[RunOp, int, Kernel, Sequence[np.ndarray], Sequence[np.ndarray]]
+KernelCall = tuple[RunOp, int, Call, Sequence[Any], Sequence[np.ndarray]]
 Completion = tuple[RunOp, int, int]  # command, start, end
 
 

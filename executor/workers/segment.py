@@ -22,7 +22,7 @@ from doppler.core.program import Program
 from executor.board import BoardWriter
 from executor.channels import CREDIT, TENSOR, RingReader, RingWriter
 from executor.messages import SegmentDone
-from executor.workers.kernels import BoundOp
+from executor.workers.bound_op import BoundOp
 from executor.workers.polling import Poll
 from executor.workers.runners import Runner
 

@@ -1,11 +1,14 @@
 """Clusters and problems for the executor's tests."""
 
+import dataclasses
 import os
 
 from doppler.core.cluster import Cluster, Device, Link
 from doppler.core.graph import DataflowGraph
 from doppler.core.plan import Plan, make_plan
 from doppler.core.problem import Problem
+from executor.launch.gpus import GpuInventory
+from executor.launch.seats import Seat, Seating
 
 
 def core_cluster(num_devices: int = 2, num_streams: int = 1) -> Cluster:
@@ -34,3 +37,21 @@ def problem_of(graph: DataflowGraph, num_devices: int = 2, num_streams: int = 1)
 def plan_of(problem: Problem, *placement: int) -> Plan:
     """Returns a plan that runs ops by id."""
     return make_plan(problem, placement, (0,) * problem.graph.num_ops, "test")
+
+
+class OneProcess(Seating):
+    """Seats all devices in one process."""
+
+    def __init__(self, cluster, static_mps=False):
+        self.seats = (Seat(devices=tuple(range(cluster.num_devices))),)
+        self.inventory = GpuInventory()
+
+    def release(self):
+        pass
+
+
+def unbound(problem):
+    devices = tuple(dataclasses.replace(d, cores=()) for d in problem.cluster.devices)
+    return dataclasses.replace(
+        problem, cluster=dataclasses.replace(problem.cluster, devices=devices)
+    )

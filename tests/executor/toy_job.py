@@ -161,3 +161,20 @@ def toy_graph(window: int = 3, mode: EdgeMode = EdgeMode.token) -> DataflowGraph
     )
     groups = (Group("left", 64), Group("right", 64))
     return DataflowGraph(name="toy", ops=ops, edges=edges, groups=groups, window=window)
+
+
+class TensorToyJob(ToyJob):
+    """The same values to the bit, computed on tensors by the ops that `on_host` does not name."""
+
+    def use_accelerator(self, accelerator: Any) -> None:
+        assert accelerator.torch_device == "cpu"
+
+    def bind_tensors(self, op_name: str, kind: str, state: Counter | None, threads: int) -> Any:
+        if op_name in self.config.get("on_host", ()):
+            return None
+        on_arrays = self.bind(op_name, kind, state, threads)
+
+        def kernel(iteration: int, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
+            on_arrays(iteration, [t.numpy() for t in inputs], [t.numpy() for t in outputs])
+
+        return kernel

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from core_clusters import plan_of, problem_of
+from core_clusters import OneProcess, plan_of, problem_of, unbound
 from toy_job import toy_graph
 
 from doppler.core.errors import WorkerDiedError
@@ -17,34 +17,16 @@ from doppler.graphs.ffnn import FFNNShape, ffnn
 from executor import team
 from executor.job_spec import JobSpec
 from executor.launch.gpus import GpuInventory
-from executor.launch.seats import Seat, Seating
 from executor.runtime import CoreExecutor
 from executor.tensors.job import TensorJob
 from executor.workers.accelerator import Accelerator
 from executor.workers.cpu import Worker
+from executor.workers.resident_op import HostBacked
 from executor.workers.share import GpuShare
 
 pytestmark = pytest.mark.timeout(60)
 SPEC = JobSpec(path="toy_job:ToyJob")
 SPLIT = (0, 0, 1, 1, 0, 1, 0, 1)
-
-
-class OneProcess(Seating):
-    """Seats all devices in one process."""
-
-    def __init__(self, cluster, static_mps=False):
-        self.seats = (Seat(devices=tuple(range(cluster.num_devices))),)
-        self.inventory = GpuInventory()
-
-    def release(self):
-        pass
-
-
-def unbound(problem):
-    devices = tuple(dataclasses.replace(d, cores=()) for d in problem.cluster.devices)
-    return dataclasses.replace(
-        problem, cluster=dataclasses.replace(problem.cluster, devices=devices)
-    )
 
 
 def outcome(problem, spec=SPEC, iterations=6):
@@ -86,18 +68,20 @@ def test_a_kernel_that_computes_elsewhere_gives_the_same_tensors():
         "dtype": program.dtype,
         "instructions": {n: dataclasses.asdict(i) for n, i in program.instructions.items()},
     }
-    plain, elsewhere = TensorJob(config), TensorJob(config)
-    elsewhere.use_accelerator(Accelerator(torch_device="cpu"))
+    job, accelerator = TensorJob(config), Accelerator(torch_device="cpu")
     rng = np.random.default_rng(0)
     compared = 0
     for name, step in program.instructions.items():
         if step.kind == "input":
             continue
-        inputs = [rng.random(shape, np.float32).view(np.uint8) for shape in step.in_shapes]
+        inputs = [
+            rng.random(shape, np.float32).view(np.uint8).reshape(-1) for shape in step.in_shapes
+        ]
         results = []
-        for job in (plain, elsewhere):
+        elsewhere = HostBacked(job.bind_tensors(name, step.kind, None, 1), accelerator)
+        for kernel in (job.bind(name, step.kind, None, 1), elsewhere):
             outputs = [np.zeros(shape, np.float32) for shape in step.out_shapes]
-            job.bind(name, step.kind, None, 1)(0, inputs, [o.view(np.uint8) for o in outputs])
+            kernel(0, inputs, [output.view(np.uint8).reshape(-1) for output in outputs])
             results.append(outputs)
         for a, b in zip(*results, strict=True):
             assert a.any()
