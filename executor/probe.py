@@ -296,6 +296,9 @@ def _green_context_finding() -> Finding:
     if module is None:
         detail = "absent: this torch has no torch.cuda.green_contexts"
         return Finding(name=name, is_present=False, detail=detail)
-    is_present = bool(module.SUPPORTED)
-    detail = "torch.cuda.green_contexts" if is_present else "absent: this torch is built without"
-    return Finding(name=name, is_present=is_present, detail=detail)
+    if not module.SUPPORTED:
+        return Finding(name=name, is_present=False, detail="absent: this torch is built without")
+    if not hasattr(module.GreenContext, "Stream"):
+        detail = "absent: contexts have streams from torch 2.12 on, and this torch's have none"
+        return Finding(name=name, is_present=False, detail=detail)
+    return Finding(name=name, is_present=True, detail="torch.cuda.green_contexts")

@@ -163,8 +163,9 @@ def _green_seat(gpu: Gpu, devices: Mapping[int, Device]) -> Seat:
                 f"a green context has the SMs that the driver grants, and for device "
                 f"{device.name!r} of {gpu.name!r} ({want}) that is {get}: cut it so"
             )
+    total = sum(device.memory_bytes for device in devices.values())
     shares = tuple(
-        replace(_share(gpu, device, gpu.uuid), split=granted, position=index)
+        replace(_share(gpu, device, gpu.uuid), split=granted, position=index, process_bytes=total)
         for index, device in enumerate(devices.values())
     )
     return Seat(devices=tuple(devices), shares=shares)

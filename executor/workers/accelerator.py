@@ -59,8 +59,11 @@ class _ProcessContexts:
         with self._lock:
             if self._made is None:
                 module = load_module("torch.cuda.green_contexts")
-                if module is None:
-                    raise ExecutionError("green contexts need torch 2.10, and this torch has none")
+                if module is None or not hasattr(module.GreenContext, "Stream"):
+                    raise ExecutionError(
+                        f"green contexts need torch 2.12, whose contexts have streams, and this "
+                        f"torch is {torch.__version__}"
+                    )
                 torch.cuda.init()
                 self._made = make_contexts(module, split, 0)
             return self._made
@@ -83,6 +86,9 @@ def open_accelerator(share: GpuShare) -> tuple[Accelerator, Seen]:
             f"({torch.__version__}) shows no GPU to its worker"
         )
     torch.cuda.set_device(0)
+    fraction = share.memory_fraction(torch.cuda.mem_get_info(0)[1])
+    if fraction is not None:
+        torch.cuda.set_per_process_memory_fraction(fraction, 0)
     stream, granted, is_disjoint = None, 0, True
     if share.kind == GREEN_CONTEXT:
         made = _contexts.get(torch, share.split)

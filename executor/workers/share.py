@@ -30,6 +30,7 @@ class GpuShare:
         units: Multiprocessors that it owns.
         total_units: Multiprocessors of the GPU.
         memory_bytes: Device memory that it may use.
+        process_bytes: Device memory that all devices of its process may use together.
         pipe_directory: Where the MPS daemon listens; empty for the other back ends.
         split: Multiprocessors of all green contexts of the GPU; empty for the other back ends.
         position: Which of them is its own.
@@ -42,9 +43,19 @@ class GpuShare:
     units: int
     total_units: int
     memory_bytes: int
+    process_bytes: int = 0
     pipe_directory: str = ""
     split: tuple[int, ...] = ()
     position: int = 0
+
+    def memory_fraction(self, total_bytes: int) -> float | None:
+        """Returns the part of the GPU's memory that torch may allocate in this process.
+
+        None where the GPU itself holds a process to its memory (MPS, MIG).
+        """
+        if self.kind not in (WHOLE, GREEN_CONTEXT):
+            return None
+        return min(1.0, max(self.process_bytes, self.memory_bytes) / total_bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

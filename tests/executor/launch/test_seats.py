@@ -95,6 +95,9 @@ def test_green_contexts_of_one_gpu_share_a_process():
     shares = found[0].shares
     assert [(share.split, share.position) for share in shares] == [((64, 48), 0), ((64, 48), 1)]
     assert found[0].share_of(2).units == 48
+    # They allocate as one process: 20 GiB each, of 141.
+    assert [share.process_bytes for share in shares] == [40 * GIB, 40 * GIB]
+    assert shares[0].memory_fraction(141 * GIB) == 40 / 141
     with pytest.raises(ClusterError, match=r"'a' of 'gpu0' \(60\) that is 64"):
         seats(gpu("a", "green_context", 60))
     with pytest.raises(ClusterError, match="at most the GPU's 132 SMs"):

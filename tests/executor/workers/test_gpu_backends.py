@@ -1,6 +1,7 @@
 """MPS, MIG and green contexts: all that does not touch a device."""
 
 import stat
+from types import SimpleNamespace
 
 import pytest
 
@@ -210,6 +211,27 @@ def test_a_worker_refuses_what_it_was_not_given(share, seen, text):
     else:
         with pytest.raises(ClusterError, match=text):
             check_seen(share, seen)
+
+
+def test_torch_is_held_to_the_memory_where_the_gpu_does_not_do_it():
+    assert mps_share(kind="cuda").memory_fraction(40 * GIB) == 0.5
+    assert mps_share(kind="green_context", process_bytes=30 * GIB).memory_fraction(40 * GIB) == 0.75
+    assert mps_share(kind="cuda").memory_fraction(10 * GIB) == 1.0
+    assert mps_share(kind="mps").memory_fraction(40 * GIB) is None
+    assert mps_share(kind="mig").memory_fraction(40 * GIB) is None
+
+
+def test_contexts_without_streams_are_refused(monkeypatch):
+    """torch 2.10 has green contexts that one can only enter."""
+    from executor.workers import accelerator
+
+    class Entered(FakeModule):
+        GreenContext = object
+
+    torch = SimpleNamespace(__version__="2.10.0")
+    monkeypatch.setattr(accelerator, "load_module", lambda name: Entered)
+    with pytest.raises(ExecutionError, match=r"need torch 2\.12, .* and this torch is 2\.10\.0"):
+        accelerator._ProcessContexts().get(torch, (8,))
 
 
 def test_what_is_seen_is_told():
