@@ -71,7 +71,7 @@ COMMANDS: dict[str, Command] = {
             "doppler learn",
             "doppler learn job=ppo_humanoid training.sim_episodes=20000 seed=3",
             "doppler learn job=gym job.env=Hopper-v5",
-            "doppler learn job=llama_block job.tokens=512",
+            "doppler learn job=llama_block job.tokens=512 training.algorithm=ppo",
             "doppler learn job=custom job.path=my_job.py job.name=MyJob",
         ),
     ),
@@ -182,6 +182,7 @@ COMMANDS: dict[str, Command] = {
         examples=(
             "doppler experiment doppler_table",
             "doppler experiment doppler_table graphs=[chainmm,ffnn] seeds=2 seconds=1",
+            "doppler experiment ablation columns=[dual,ppo] simulations=500",
             "doppler experiment best_known",
         ),
     ),
