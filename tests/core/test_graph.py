@@ -7,7 +7,15 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from doppler.core.errors import GraphError
-from doppler.core.graph import DataflowGraph, Edge, EdgeMode, Group, InputResidency, Op
+from doppler.core.graph import (
+    MAX_WINDOW,
+    DataflowGraph,
+    Edge,
+    EdgeMode,
+    Group,
+    InputResidency,
+    Op,
+)
 from tests.random_problems import problems
 
 
@@ -35,7 +43,9 @@ def graph(ops=None, edges=(), **fields):
         (lambda: graph(window=0), "window is at least 1"),
         (lambda: graph(window=10**9), "at most 65536, and graph 'g' has 1000000000"),
         (lambda: graph(edges=[Edge(0, 0, 9)]), "names op 9, and ops are 0 to 2"),
+        (lambda: graph(edges=[Edge(0, 0, 3)]), "names op 3, and ops are 0 to 2"),
         (lambda: graph(edges=[Edge(-1, 0, 1)]), "names op -1"),
+        (lambda: graph(edges=[Edge(0, -1, 1)]), "reads output -1"),
         (lambda: graph(edges=[Edge(0, 1, 1)]), "reads output 1, and op 'a' has 1 outputs"),
         (lambda: graph(edges=[Edge(0, 0, 1, 3)]), "below the window .3., and edge 0 .* has 3"),
         (lambda: graph(edges=[Edge(0, 0, 1, -1)]), "has -1"),
@@ -165,3 +175,9 @@ def test_a_group_named_none_is_not_the_absence_of_one():
         graph([op("a", group=group)], groups=(Group("None"),)) for group in ("None", None)
     )
     assert inside.digest != outside.digest
+
+
+def test_the_largest_window_is_a_window():
+    assert graph(window=MAX_WINDOW).window == MAX_WINDOW
+    with pytest.raises(GraphError, match="at most 65536, and graph 'g' has 65537"):
+        graph(window=MAX_WINDOW + 1)

@@ -67,6 +67,7 @@ def test_ranks_go_by_priority_then_id():
         (lambda: plan(placement=(0, 1, 1)), r"placement has one entry per op \(4\), .* has 3"),
         (lambda: plan(priority=(0,)), "priority has one entry per op"),
         (lambda: plan(placement=(0, 1, 7, 1)), "op 2 .'b'. is placed on device 7, but cluster 'c'"),
+        (lambda: plan(placement=(0, 1, 3, 1)), "device 3, but cluster 'c' has 3 devices"),
         (lambda: plan(placement=(0, 1, -1, 1)), "device -1"),
         (lambda: plan(placement=(0, 1, 0, 1)), "'b'. is placed on 'd0', .* allow d1, d2"),
         (
@@ -87,6 +88,8 @@ def test_ranks_go_by_priority_then_id():
         ),
         (lambda: plan(holds=((0, 1),)), "names 0"),
         (lambda: plan(holds=((1, 9),)), "names 9"),
+        (lambda: plan(holds=((1, 4),)), "names 4"),
+        (lambda: plan(holds=((-1, 1),)), "names -1"),
         (lambda: plan(holds=((1, 1),)), "two ops of one device"),
         (
             lambda: plan(placement=(0, 1, 2, 1), holds=((1, 2),)),
@@ -112,6 +115,35 @@ def test_plans_of_others_are_refused():
 
 def test_inputs_that_are_everywhere_need_no_device():
     assert plan(placement=(2, 1, 1, 1)).placement[0] == 2
+
+
+def test_an_input_that_is_pinned_sits_there_and_is_sent_from_there():
+    pinned = {"graph": graph(inputs=InputResidency.pinned), "pins": {"x": "d0"}}
+    assert plan(problem(**pinned)).placement[0] == 0
+    with pytest.raises(PlanError, match=r"'x'. is placed on 'd1', .* allow d0"):
+        plan(problem(**pinned), placement=(1, 1, 1, 1))
+    with pytest.raises(PlanError, match="op 'x' on 'd0' feeds 'a' on 'd1', and the cluster has no"):
+        plan(problem(**pinned, cluster=cluster(links=False)))
+
+
+def test_state_may_fill_a_device():
+    assert plan(problem(cluster=cluster(memory=60)))
+    assert plan(problem(cluster=cluster(memory=80), memory_headroom=0.25))
+
+
+def test_the_state_of_all_groups_of_a_device_counts_together():
+    two = graph(
+        ops=(
+            Op(kind="k", name="a", outputs=(1,), group="s"),
+            Op(kind="k", name="b", group="t"),
+        ),
+        edges=(),
+        groups=(Group("s", 60), Group("t", 50), Group("unused", 1000)),
+    )
+    where = problem(graph=two)
+    assert plan(where, placement=(0, 1), priority=(0, 0))
+    with pytest.raises(CapacityError, match="device 'd2' needs 110 bytes with group 't'"):
+        plan(where, placement=(2, 2), priority=(0, 0))
 
 
 def test_state_that_does_not_fit_is_refused():
