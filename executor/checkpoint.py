@@ -67,9 +67,15 @@ class Checkpoint:
         for needed in ("graph_digest", "iteration"):
             if needed not in arrays:
                 raise FormatError(f"a checkpoint holds {needed!r}, and this one does not")
+        iteration = np.asarray(arrays["iteration"])
+        if iteration.size != 1 or iteration.dtype.kind not in "iu":
+            raise FormatError(
+                f"a checkpoint's iteration is one integer, and this one has "
+                f"{iteration.dtype}{list(iteration.shape)}"
+            )
         return cls(
             graph_digest=arrays["graph_digest"].tobytes().decode(errors="replace"),
-            iteration=int(np.asarray(arrays["iteration"]).reshape(-1)[0]),
+            iteration=int(iteration.reshape(-1)[0]),
             groups=groups,
             tokens=tokens,
         )
@@ -110,4 +116,4 @@ class Checkpoint:
 
 
 def _is_int(text: str) -> bool:
-    return text.removeprefix("-").isdigit()
+    return text.removeprefix("-").isdecimal()
