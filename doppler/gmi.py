@@ -8,7 +8,7 @@ Source: GMI-DRL, section 5 and listing 1.
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from doppler.core.cluster import Cluster
 from doppler.core.collective import AllReduceSchedule
 from doppler.core.errors import ConfigError, nearest
 from doppler.core.layout import Backend
+from doppler.gmi_trace import GMITrace
 from doppler.graphs.collectives import direct
 from executor.collectives.kernels import CollectiveKernel
 from executor.collectives.shared import AllReduceLayout
@@ -65,6 +66,7 @@ class GMIManager:
         gmis: GMIs added so far.
         checkpoints: The last checkpoint of each GMI of the present or last run.
         failed: GMIs that died or hung in the last run.
+        trace: What the GMIs of the last run did when; None before it and if it failed.
     """
 
     cluster: Cluster
@@ -74,6 +76,7 @@ class GMIManager:
     gmis: list[GMISpec] = field(default_factory=list, init=False)
     checkpoints: dict[int, Saved] = field(default_factory=dict, init=False)
     failed: tuple[int, ...] = field(default=(), init=False)
+    trace: GMITrace | None = field(default=None, init=False)
     _links: list[Link] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
@@ -276,12 +279,20 @@ class GMIManager:
         """
         if not self.gmis:
             raise ConfigError("a run has at least one GMI, and none was added")
-        self.checkpoints, self.failed = {}, ()
+        self.checkpoints, self.failed, self.trace = {}, (), None
         team = GMITeam(
             tuple(self.gmis), self.communication, self.seed, self.deadline_s, self.shm_dir
         )
         try:
-            return team.run(num_episodes, num_steps, on_report, self.checkpoints)
+            ended = team.run(num_episodes, num_steps, on_report, self.checkpoints)
+            self.trace = GMITrace(
+                cluster=self.cluster,
+                gmis=tuple(replace(spec, state=None) for spec in self.gmis),
+                communication=self.communication,
+                spans=tuple(finished.spans for finished in ended),
+                num_dropped=tuple(finished.num_dropped for finished in ended),
+            )
+            return tuple(finished.result for finished in ended)
         finally:
             self.failed = tuple(sorted(team.failed))
             team.end()

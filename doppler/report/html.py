@@ -84,17 +84,17 @@ def _sections(report: RunReport) -> list[Markup]:
     palette = palette_of(report)
     charts = tuple(chart for chart in (report.simulated, report.measured) if chart is not None)
     sections = [_header(report)]
-    sections.append(
-        _section("Planners", planner_chart(report), _planner_table(report), _ratio_table(report))
-    )
+    if report.planners:
+        tables = (_planner_table(report), _ratio_table(report))
+        sections.append(_section("Planners", planner_chart(report), *tables))
     if report.curves:
         curves = [curve_chart(curve) for curve in report.curves]
         sections.append(_section("Learning", tag("div", {"class": "charts"}, *curves)))
     if charts:
         sections.append(_section("What ran when", gantt_charts(charts, palette)))
     if report.time_tables:
-        tables = [time_chart(table, palette) for table in report.time_tables]
-        sections.append(_section("Where the time goes", *tables))
+        divided = [time_chart(table, palette) for table in report.time_tables]
+        sections.append(_section("Where the time goes", *divided))
     if report.kind_errors:
         sections.append(_section("Simulator error", _errors(report, palette)))
     if report.reward:
@@ -111,19 +111,7 @@ def _section(title: str, *content: Markup) -> Markup:
 
 
 def _header(report: RunReport) -> Markup:
-    found = compare(report)
-    winner = found.winner
-    own = row_time_ns(winner)
-    how = "measured" if found.is_measured else "simulated"
-    figures = [(f"{how} {report.objective}, {winner.name}", format_ns(own))]
-    others = [found.rival, None if found.single is found.rival else found.single]
-    figures += [
-        (f"as fast as {row.name}", format_ratio(row_time_ns(row) / own))
-        for row in others
-        if row is not None
-    ]
-    if winner.gap is not None:
-        figures.append(("above the lower bound (simulated)", format_percent(winner.gap)))
+    figures = _figures(report) if report.planners else []
     cards = [tag("div", {}, tag("dt", {}, label), tag("dd", {}, value)) for label, value in figures]
     notes = [tag("li", {}, note) for note in report.notes]
     return tag(
@@ -140,6 +128,24 @@ def _header(report: RunReport) -> Markup:
         ),
         *([tag("ul", {"class": "notes"}, *notes)] if notes else []),
     )
+
+
+def _figures(report: RunReport) -> list[tuple[str, str]]:
+    """Returns what stands out of the comparison: (label, value)."""
+    found = compare(report)
+    winner = found.winner
+    own = row_time_ns(winner)
+    how = "measured" if found.is_measured else "simulated"
+    figures = [(f"{how} {report.objective}, {winner.name}", format_ns(own))]
+    others = [found.rival, None if found.single is found.rival else found.single]
+    figures += [
+        (f"as fast as {row.name}", format_ratio(row_time_ns(row) / own))
+        for row in others
+        if row is not None
+    ]
+    if winner.gap is not None:
+        figures.append(("above the lower bound (simulated)", format_percent(winner.gap)))
+    return figures
 
 
 def _facts(title: str, facts: tuple[Fact, ...]) -> Markup:

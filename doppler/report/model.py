@@ -218,7 +218,8 @@ class RunReport:
         title: Heading.
         objective: What planners make small: "period" or "makespan".
         job, cluster: Their names; `job_facts` and `cluster_facts` describe them.
-        planners: At least one row, names unique.
+        planners: At least one row, names unique; none if the run made no plan and shows only what
+            was measured.
         ratios: Measured ratios with intervals.
         curves: Learning curves of all stages.
         simulated, measured: The same iterations of one plan, as Gantt charts.
@@ -250,8 +251,10 @@ class RunReport:
 
     def __post_init__(self) -> None:
         names = [row.name for row in self.planners]
-        if not names:
-            raise FormatError("a report compares at least one planner, and it has none")
+        if not names and self.measured is None:
+            raise FormatError(
+                "a report compares at least one planner or shows a measured run, and it has neither"
+            )
         repeated = next((name for name in names if names.count(name) > 1), None)
         if repeated is not None:
             raise FormatError(

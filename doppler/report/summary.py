@@ -62,6 +62,8 @@ def format_interval(interval: Interval) -> str:
 
 def summary_sentence(report: RunReport) -> str:
     """Returns one sentence: the winning plan, its time, and its ratios to the others."""
+    if not report.planners:
+        return f"What ran on {report.cluster}, as it was measured; no plans were compared."
     found = compare(report)
     winner = found.winner
     time = format_ns(winner.simulated_ns)

@@ -18,6 +18,7 @@ from executor.experience.flow import Batcher, Packer
 from executor.experience.weights import WeightBoard
 from executor.gmi.communication import GMISpec
 from executor.gmi.messages import Reported, Saved
+from executor.gmi.spans import COLLECTIVE, FIRST_LINK, TRAIN, SpanLog
 from executor.gmi.status import StatusBoard
 
 End = AllReduce | Packer | Batcher | WeightBoard
@@ -36,6 +37,7 @@ class GMIContext:
         control: The way to the parent.
         seed: Of the whole set.
         deadline_ns: How long others are waited for.
+        spans: Where it is written down what it does when.
     """
 
     gmis: tuple[GMISpec, ...]
@@ -45,6 +47,7 @@ class GMIContext:
     control: ControlSocket
     seed: int
     deadline_ns: int
+    spans: SpanLog
 
 
 class GMI:
@@ -74,6 +77,11 @@ class GMI:
         self.settings = own.settings
         self.first_step, self.state = own.first_step, own.state
         self.rng = np.random.default_rng([context.seed, own.gmi_id])
+        # Of the instance, so that the user's own classes need not think of it.
+        self.train = context.spans.wrapped(TRAIN, self.train)  # type: ignore[method-assign]
+        self.collective = context.spans.wrapped(  # type: ignore[method-assign]
+            COLLECTIVE, self.collective
+        )
 
     # -- what the user overrides -----------------------------------------------------------------
 
@@ -161,12 +169,16 @@ class GMI:
     def publish_weights(self, values: npt.NDArray[Any], name: str | None = None) -> int:
         """Publishes weights and returns their version, 1 for the first."""
         self._context.board.step()
-        return self._end(WeightBoard, name)[1].publish(values.view(np.uint8).reshape(-1))
+        index, end = self._end(WeightBoard, name)
+        with self._context.spans.span(FIRST_LINK + index):
+            return end.publish(values.view(np.uint8).reshape(-1))
 
     def read_weights(self, out: npt.NDArray[Any], name: str | None = None) -> int:
         """Copies the newest weights and returns their version; 0 leaves `out` as it is."""
         self._context.board.step()
-        return self._end(WeightBoard, name)[1].read(out.view(np.uint8).reshape(-1))
+        index, end = self._end(WeightBoard, name)
+        with self._context.spans.span(FIRST_LINK + index):
+            return end.read(out.view(np.uint8).reshape(-1))
 
     def report(self, **values: Any) -> None:
         """Sends values to the manager's `on_report`."""
@@ -181,7 +193,8 @@ class GMI:
     @contextmanager
     def _within(self, index: int) -> Iterator[None]:
         self._context.board.enter(index)
-        yield
+        with self._context.spans.span(FIRST_LINK + index):
+            yield
         self._context.board.leave()
 
     def _end(self, kind: type[Kind], name: str | None) -> tuple[int, Kind]:

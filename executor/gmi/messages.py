@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from executor.gmi.communication import Communication, GMISpec
 from executor.workers.share import GpuShare
@@ -63,9 +64,17 @@ class Saved:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """From a GMI: what its `run` returned."""
+    """From a GMI: what its `run` returned.
+
+    Attributes:
+        result: That.
+        spans: What it did when (`executor.gmi.spans.SpanLog.array`).
+        num_dropped: Spans that were too many to keep, the oldest.
+    """
 
     result: Any
+    spans: npt.NDArray[np.int64]
+    num_dropped: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

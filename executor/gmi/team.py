@@ -104,8 +104,8 @@ class GMITeam:
         num_steps: int,
         on_report: Report | None,
         checkpoints: dict[int, Saved],
-    ) -> tuple[Any, ...]:
-        """Runs all and returns their results; checkpoints are put where the caller keeps them.
+    ) -> tuple[Finished, ...]:
+        """Runs all and returns how they ended; checkpoints are put where the caller keeps them.
 
         Raises:
             WorkerDiedError, WorkerHungError, KernelError: Name the GMI.
@@ -115,7 +115,7 @@ class GMITeam:
             with contextlib.suppress(ControlClosedError):
                 worker.control.send(Run(num_episodes, num_steps))
         answers = self._collect(Finished, None, on_report, checkpoints)
-        return tuple(answers[spec.gmi_id].result for spec in self._gmis)
+        return tuple(answers[spec.gmi_id] for spec in self._gmis)
 
     def end(self) -> None:
         """Ends all processes; nothing is left behind."""

@@ -26,6 +26,7 @@ from executor.experience.weights import WeightBoard
 from executor.gmi.base import GMI, End, GMIContext
 from executor.gmi.communication import Channel, Collective, GMISpec, Link
 from executor.gmi.messages import Begin, Failed, Finished, Ready, Run
+from executor.gmi.spans import RUN, SpanLog
 from executor.gmi.status import StatusBoard
 from executor.launch.local import check_affinity
 from executor.shared_memory import map_all
@@ -139,6 +140,7 @@ def _serve(control: ControlSocket, shared_fd: int) -> None:
             os.set_inheritable(begin.store_fd, False)
         ends = open_ends(begin, memory)
         with contextlib.nullcontext() if accelerator is None else accelerator.active():
+            spans = SpanLog()
             gmi = load_class(own)(
                 GMIContext(
                     gmis=begin.gmis,
@@ -148,6 +150,7 @@ def _serve(control: ControlSocket, shared_fd: int) -> None:
                     control=control,
                     seed=begin.seed,
                     deadline_ns=begin.deadline_ns,
+                    spans=spans,
                 )
             )
             gmi.setup()
@@ -156,7 +159,9 @@ def _serve(control: ControlSocket, shared_fd: int) -> None:
                     end.join()
             control.send(Ready())
             run: Run = control.receive()
-            control.send(Finished(gmi.run(run.num_episodes, run.num_steps)))
+            with spans.span(RUN):
+                result = gmi.run(run.num_episodes, run.num_steps)
+            control.send(Finished(result, spans.array(), spans.num_dropped))
     except ControlClosedError:
         raise
     except Exception as error:
