@@ -13,7 +13,7 @@ from doppler.core.errors import ExecutionError
 
 Float = NDArray[np.float32]
 BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-5  # epsilon as in the PPO baselines: steadier than 1e-8
-_NORM_FLOOR = 1e-6
+NORM_FLOOR = 1e-6
 
 
 def clip_scale(squared_norms: Sequence[float], max_norm: float) -> float:
@@ -22,7 +22,7 @@ def clip_scale(squared_norms: Sequence[float], max_norm: float) -> float:
     min(1, max_norm / (norm + 1e-6)); squares are added from first to last.
     """
     norm = sqrt(sum(squared_norms))
-    return min(1.0, max_norm / (norm + _NORM_FLOOR))
+    return min(1.0, max_norm / (norm + NORM_FLOOR))
 
 
 class AdamSegment:
@@ -77,14 +77,7 @@ class AdamSegment:
         Raises:
             ExecutionError: A name or shape is not that of this segment.
         """
-        for name, mine in self.export_state().items():
-            theirs = state.get(name)
-            if theirs is None or theirs.shape != mine.shape or theirs.dtype != mine.dtype:
-                found = "nothing" if theirs is None else f"{theirs.dtype}{list(theirs.shape)}"
-                raise ExecutionError(
-                    f"optimizer state {name!r} must be {mine.dtype}{list(mine.shape)}, "
-                    f"but the imported state has {found}"
-                )
+        check_state(self.export_state(), state)
         self.parameters[:] = state["parameters"]
         self._m[:] = state["m"]
         self._v[:] = state["v"]
@@ -92,3 +85,21 @@ class AdamSegment:
 
     def set_threads(self, num_threads: int) -> None:
         """Has no effect: a segment is updated by one thread."""
+
+
+def check_state(
+    mine: Mapping[str, NDArray[np.generic]], theirs: Mapping[str, NDArray[np.generic]]
+) -> None:
+    """Checks that an exported state fits in the place of another.
+
+    Raises:
+        ExecutionError: Names an array that is missing or has another shape or type.
+    """
+    for name, array in mine.items():
+        other = theirs.get(name)
+        if other is None or other.shape != array.shape or other.dtype != array.dtype:
+            found = "nothing" if other is None else f"{other.dtype}{list(other.shape)}"
+            raise ExecutionError(
+                f"optimizer state {name!r} must be {array.dtype}{list(array.shape)}, "
+                f"but the imported state has {found}"
+            )

@@ -1,9 +1,10 @@
-"""The PPO job: its kernels, group states and initial tokens. Implements `executor.job.Job`."""
+"""The PPO job: its kernels, group states, initial tokens. An `executor.job.AcceleratedJob`."""
 
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -11,10 +12,12 @@ from numpy.typing import NDArray
 
 from doppler.core.errors import ConfigError, ExecutionError, nearest
 from doppler.core.job_mode import JobMode
+from executor.drl import tensor_kernels
 from executor.drl.acting import EnvironmentShard, env_step_kernel, infer_kernel, rollout_kernel
 from executor.drl.adam import AdamSegment
 from executor.drl.config import PPOJobConfig
 from executor.drl.context import JobContext
+from executor.drl.device_math import DeviceAdamSegment
 from executor.drl.learning import (
     adam_kernel,
     advantage_kernel,
@@ -29,8 +32,11 @@ from executor.drl.ppo import NUM_LOSSES, LossParts
 from executor.drl.records import BatchStats, Bytes
 from executor.drl.sizes import JobSizes
 from executor.drl.sources import Source, resolve_source
-from executor.job import GroupState, Kernel
+from executor.drl.tensor_kernels import DeviceContext
+from executor.job import GroupState, Kernel, TensorKernel
+from executor.workers.accelerator import Accelerator
 
+Segment = TypeVar("Segment", AdamSegment, DeviceAdamSegment)
 _NAME = re.compile(r"(?P<kind>[a-z_]+)(\[(?P<at>\d+(,\d+)*)\])?")
 KINDS = {
     "rollout": 2,
@@ -99,6 +105,11 @@ class PPOJob:
         if source.policy is not None:
             check_policy(self._context.workspace().policy.module, *_dims(source))
         self._first_obs: dict[int, NDArray[np.float32]] = {}
+        self._device: DeviceContext | None = None
+
+    def use_accelerator(self, accelerator: Accelerator) -> None:
+        """Optimizers and tensor kernels made from now on lie there; environments on the host."""
+        self._device = DeviceContext(self._context, accelerator.torch_device)
 
     @property
     def sizes(self) -> JobSizes:
@@ -117,7 +128,10 @@ class PPOJob:
             shard.set_threads(threads)
             return shard
         if kind == "optimizer" and len(at) == 1 and at[0] < self.config.num_segments:
-            return AdamSegment(self._initial_segment(at[0]))
+            start = self._initial_segment(at[0])
+            if self._device is not None:
+                return DeviceAdamSegment(start, self._device.torch_device)
+            return AdamSegment(start)
         raise ExecutionError(
             f"group {name!r} does not belong to this job, which has env[0..."
             f"{self.config.num_shards - 1}] and optimizer[0...{self.config.num_segments - 1}]"
@@ -148,9 +162,39 @@ class PPOJob:
             case "reduce":
                 return reduce_kernel
             case "adam":
-                return adam_kernel(self._context, _segment(op_name, state))
+                return adam_kernel(self._context, _segment(op_name, state, AdamSegment))
             case _:
                 return broadcast_kernel(self._context)
+
+    def bind_tensors(
+        self, op_name: str, kind: str, state: GroupState | None, threads: int
+    ) -> TensorKernel | None:
+        """Returns the kernel of one op on the accelerator; None for environments and `collect`.
+
+        Raises:
+            ExecutionError: As `bind`.
+        """
+        assert self._device is not None, "use_accelerator comes first"
+        kind, at = self._check_op(op_name, kind)
+        match kind:
+            case "rollout":
+                shard = _shard(op_name, state, threads)
+                return tensor_kernels.rollout_kernel(self._device, at[0], at[1], shard)
+            case "infer":
+                return tensor_kernels.infer_kernel(self._device, at[0], at[1])
+            case "advantage":
+                return tensor_kernels.advantage_kernel(self._device)
+            case "grad":
+                return tensor_kernels.grad_kernel(self._device, *at)
+            case "reduce":
+                return tensor_kernels.reduce_kernel
+            case "adam":
+                segment = _segment(op_name, state, DeviceAdamSegment)
+                return tensor_kernels.adam_kernel(self._device, segment)
+            case "broadcast":
+                return tensor_kernels.broadcast_kernel(self._device)
+            case _:
+                return None
 
     def initial(self, op_name: str, output: int, version: int) -> NDArray[np.uint8] | None:
         """Returns the bytes of a loop-carried tensor before the first iteration; None means zeros.
@@ -328,8 +372,8 @@ def _shard(op_name: str, state: GroupState | None, threads: int) -> EnvironmentS
     return state
 
 
-def _segment(op_name: str, state: GroupState | None) -> AdamSegment:
-    if not isinstance(state, AdamSegment):
+def _segment(op_name: str, state: GroupState | None, kind: type[Segment]) -> Segment:
+    if not isinstance(state, kind):
         raise ExecutionError(
             f"op {op_name!r} needs the state of its optimizer group, not {state!r}"
         )

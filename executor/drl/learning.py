@@ -178,7 +178,11 @@ def part_rows(
 
 def make_batch(table: Float, columns: RowColumns) -> Batch:
     """Returns training rows [B, width] as tensors that share their memory."""
-    tensor = torch.from_numpy(table)
+    return batch_of(torch.from_numpy(table), columns)
+
+
+def batch_of(tensor: torch.Tensor, columns: RowColumns) -> Batch:
+    """Returns training rows [B, width] column by column, without a copy."""
     return Batch(
         obs=tensor[:, columns.obs],
         actions=tensor[:, columns.actions],

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 Moments = NDArray[np.float64]
-_CLIP = 10.0  # normalised observations are cut to this many standard deviations
-_EPSILON = 1e-5
+CLIP_DEVIATIONS = 10.0  # normalised observations are cut to this many standard deviations
+VARIANCE_FLOOR = 1e-5
 
 
 def moments_size(columns: int) -> int:
@@ -74,7 +74,7 @@ def normalize(
     """Writes and returns clip((obs - mean) / sqrt(variance + 1e-5), -10, 10) for obs[..., O]."""
     columns = obs.shape[-1]
     mean = moments[1 : 1 + columns].astype(np.float32)
-    scale = (1.0 / np.sqrt(moments[1 + columns :] / moments[0] + _EPSILON)).astype(np.float32)
+    scale = (1.0 / np.sqrt(moments[1 + columns :] / moments[0] + VARIANCE_FLOOR)).astype(np.float32)
     np.subtract(obs, mean, out=out)
     np.multiply(out, scale, out=out)
-    return np.clip(out, -_CLIP, _CLIP, out=out)
+    return np.clip(out, -CLIP_DEVIATIONS, CLIP_DEVIATIONS, out=out)

@@ -24,6 +24,7 @@ Matrix kernels may round differently at other alignments, and results must not d
 buffer happens to lie. Buffers that hold parameter vectors must be aligned to 64 bytes, too.
 """
 _MAX_BINDINGS = 64
+Vector = NDArray[np.float32] | Tensor
 
 PolicyFactory = Callable[[], nn.Module]
 """Returns a new module with forward(obs[B, O]) -> (mean[B, A], log_std[A] or [B, A], value[B])."""
@@ -122,22 +123,30 @@ def segment_bounds(size: int, num_segments: int) -> tuple[tuple[int, int], ...]:
 class FlatPolicy:
     """A module whose parameters are views of whichever float32 vector it is bound to.
 
-    Binding copies nothing; the views of the last buffers are kept, since a runtime reuses few.
+    Vectors are numpy arrays, or torch tensors where the module lies. Binding copies nothing; the
+    views of the last buffers are kept, since a runtime reuses few.
+
+    Args:
+        module: New, on the CPU.
+        torch_device: Where it is to lie.
+
+    Raises:
+        ConfigError: As `parameter_layout`.
     """
 
-    def __init__(self, module: nn.Module) -> None:
-        self.module = module
+    def __init__(self, module: nn.Module, torch_device: str = "cpu") -> None:
         self.layout = parameter_layout(module)
+        self.module = module.to(torch_device)
         self._parameters = list(module.parameters())
         self._bound_to = 0
         self._views: OrderedDict[int, list[Tensor]] = OrderedDict()
 
-    def bind(self, vector: NDArray[np.float32]) -> nn.Module:
+    def bind(self, vector: Vector) -> nn.Module:
         """Returns the module with its parameters read from `vector`[P or more].
 
         The vector stays in use until the next `bind` and must not change while the module runs.
         """
-        address = vector.ctypes.data
+        address = vector.data_ptr() if isinstance(vector, Tensor) else vector.ctypes.data
         if address != self._bound_to:
             for parameter, view in zip(
                 self._parameters, self._cached(address, vector), strict=True
@@ -146,7 +155,7 @@ class FlatPolicy:
             self._bound_to = address
         return self.module
 
-    def bind_gradient(self, gradient: NDArray[np.float32]) -> None:
+    def bind_gradient(self, gradient: Vector) -> None:
         """Lets backward passes add to `gradient`[P] from now on."""
         for parameter, view in zip(self._parameters, self._split(gradient), strict=True):
             parameter.grad = view
@@ -163,7 +172,7 @@ class FlatPolicy:
             view.copy_(parameter.detach())
         return vector
 
-    def _cached(self, address: int, vector: NDArray[np.float32]) -> list[Tensor]:
+    def _cached(self, address: int, vector: Vector) -> list[Tensor]:
         views = self._views.get(address)
         if views is None:
             views = self._views[address] = self._split(vector)
@@ -171,12 +180,15 @@ class FlatPolicy:
                 self._views.popitem(last=False)
         return views
 
-    def _split(self, vector: NDArray[np.float32]) -> list[Tensor]:
+    def _split(self, vector: Vector) -> list[Tensor]:
         layout = self.layout
-        with warnings.catch_warnings():
-            # Parameter vectors of a runtime are read-only, and modules only read them.
-            warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
-            flat = torch.from_numpy(vector[: layout.size])
+        if isinstance(vector, Tensor):
+            flat = vector[: layout.size]
+        else:
+            with warnings.catch_warnings():
+                # Parameter vectors of a runtime are read-only, and modules only read them.
+                warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+                flat = torch.from_numpy(vector[: layout.size])
         return [
             flat[offset : offset + prod(shape)].view(shape)
             for offset, shape in zip(layout.offsets, layout.shapes, strict=True)

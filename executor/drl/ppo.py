@@ -139,7 +139,7 @@ def gaussian_entropy(log_std: Tensor) -> Tensor:
     return log_std.sum(-1) + 0.5 * (1.0 + _LOG_2PI) * log_std.shape[-1]
 
 
-def normalized_advantages(advantages: Tensor, mean: float, std: float) -> Tensor:
+def normalized_advantages(advantages: Tensor, mean: float | Tensor, std: float | Tensor) -> Tensor:
     """Returns (A - mean) / (std + 1e-8)."""
     return (advantages - mean) / (std + _EPSILON)
 
@@ -152,15 +152,15 @@ class OutputGradients(NamedTuple):
     value: Tensor
 
 
-def loss_and_gradients(
+def means_and_gradients(
     outputs: tuple[Tensor, Tensor, Tensor],
     batch: Batch,
-    advantage_mean: float,
-    advantage_std: float,
+    advantage_mean: float | Tensor,
+    advantage_std: float | Tensor,
     minibatch_rows: int,
     settings: LossSettings,
-) -> tuple[LossParts, OutputGradients]:
-    """Returns one part's losses and their derivatives by the policy's outputs.
+) -> tuple[Tensor, OutputGradients]:
+    """Returns one part's losses and their derivatives by the policy's outputs, where those lie.
 
     The derivatives are written out, so autograd only has to walk the network itself. Everything is
     divided by `minibatch_rows`, so that the parts of one minibatch add up to its mean.
@@ -172,6 +172,9 @@ def loss_and_gradients(
         advantage_std: Standard deviation of the advantages of the whole batch.
         minibatch_rows: Rows of the minibatch that this is a part of.
         settings: Weights of the objective.
+
+    Returns:
+        [6] policy, value, entropy, approx_kl, clip_fraction and ratio of `LossParts`; gradients.
     """
     mean, log_std, value = (tensor.detach() for tensor in outputs)
     weight = 1.0 / minibatch_rows
@@ -208,7 +211,22 @@ def loss_and_gradients(
             ratio.sum(),
         ]
     )
-    policy, value_loss, entropy_mean, kl, fraction, ratio_mean = (sums * weight).tolist()
+    return sums * weight, OutputGradients(by_mean, by_log_std, by_value)
+
+
+def loss_and_gradients(
+    outputs: tuple[Tensor, Tensor, Tensor],
+    batch: Batch,
+    advantage_mean: float,
+    advantage_std: float,
+    minibatch_rows: int,
+    settings: LossSettings,
+) -> tuple[LossParts, OutputGradients]:
+    """Returns one part's losses as numbers, and gradients; the rest as `means_and_gradients`."""
+    means, gradients = means_and_gradients(
+        outputs, batch, advantage_mean, advantage_std, minibatch_rows, settings
+    )
+    policy, value_loss, entropy_mean, kl, fraction, ratio_mean = means.tolist()
     losses = LossParts(
         policy=policy,
         value=value_loss,
@@ -217,9 +235,9 @@ def loss_and_gradients(
         clip_fraction=fraction,
         total=policy + settings.value_coef * value_loss - settings.entropy_coef * entropy_mean,
         ratio=ratio_mean,
-        rows=rows * weight,
+        rows=len(batch.values) * (1.0 / minibatch_rows),
     )
-    return losses, OutputGradients(by_mean, by_log_std, by_value)
+    return losses, gradients
 
 
 def _value_loss(value: Tensor, batch: Batch, settings: LossSettings) -> tuple[Tensor, Tensor]:

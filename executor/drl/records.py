@@ -5,9 +5,10 @@ Shape legend: T time steps, N environments, O observation values, A action value
 
 from collections.abc import Sequence
 from math import prod
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from executor.drl.normalizer import moments_size
@@ -17,6 +18,11 @@ Float = NDArray[np.float32]
 Bool = NDArray[np.bool_]
 Double = NDArray[np.float64]
 _ALIGN_BYTES = 64
+_TORCH_TYPES = {
+    np.dtype(np.float32): torch.float32,
+    np.dtype(np.float64): torch.float64,
+    np.dtype(np.bool_): torch.bool,
+}
 
 
 class StepRecord(NamedTuple):
@@ -96,6 +102,15 @@ class RecordLayout(Generic[Record]):
     def views(self, buffer: Bytes) -> Record:
         """Returns the record whose arrays share memory with `buffer`."""
         return self._record(*[np.ndarray(s, d, buffer, o) for s, d, o in self._fields])
+
+    def tensors(self, buffer: torch.Tensor) -> Any:
+        """Returns the record whose fields are tensors that share memory with `buffer`[bytes]."""
+        return self._record(
+            *[
+                buffer[o : o + prod(s) * d.itemsize].view(_TORCH_TYPES[d]).view(s)
+                for s, d, o in self._fields
+            ]
+        )
 
 
 def step_layout(steps: int, envs: int, obs_dim: int, act_dim: int) -> RecordLayout[StepRecord]:

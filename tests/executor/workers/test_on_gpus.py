@@ -1,18 +1,24 @@
 """Every back end on hardware; where it is missing a test skips with the reason of the probe."""
 
+import dataclasses
 import os
 from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
 
+from doppler.calibration import job_problem, spread_plan
+from doppler.config import JOBS
 from doppler.core.cluster import Cluster
 from doppler.core.layout import Backend, Layout, Slice, per_core_layout
 from doppler.core.plan import make_plan
 from doppler.core.problem import Problem
 from doppler.graphs.ffnn import FFNNShape, ffnn
+from doppler.jobs import build_job
+from doppler.session import JobSession
 from executor.job_spec import JobSpec
 from executor.launch.seats import plan_seats
+from executor.options import ExecutorOptions
 from executor.probe import look_from_inside, probe, trial_devices, verify_backends
 from executor.runtime import CoreExecutor
 
@@ -41,16 +47,38 @@ def values_of(program, cluster, placement):
         return executor.read_output(program.graph.num_ops - 1, 0).view(np.float32)
 
 
-def check_on_first_gpu(found, backend, units, count):
-    """Runs a graph with its ops spread over the devices; the host gives the expected values."""
+def parts_of_first_gpu(found, backend, units, count):
     gpu = next(g for g in found.inventory.gpus if g.has_mig == (backend is Backend.mig))
-    layout = Layout(
+    return Layout(
         name="parts",
         slices=tuple(
             Slice(parent=gpu.name, backend=backend, units=units, name=f"g{i}", memory_bytes=4 * GIB)
             for i in range(count)
         ),
     )
+
+
+def check_ppo_on_first_gpu(found, backend, units, count):
+    """Trains for an iteration on parts of a GPU; cores give the expected parameters."""
+    settings = dataclasses.replace(
+        JOBS["ppo_pendulum"], num_shards=2, envs_per_shard=8, hidden=[32, 16], num_trainers=2
+    )
+    job = build_job(settings, seed=1)
+    cores = per_core_layout(found.hardware.processor_by_name["cpu"])
+    vectors = []
+    for layout in (parts_of_first_gpu(found, backend, units, count), cores):
+        problem = job_problem(job, found.hardware, layout)
+        with JobSession(job, problem, ExecutorOptions(mark_unwritten=True)) as session:
+            session.run(spread_plan(problem), 1)
+            op = problem.graph.op_ids["broadcast"]
+            vectors.append(session.executor.read_output(op, 0).view(np.float32))
+    half = len(vectors[0]) // 2  # the normaliser at the end is float64
+    np.testing.assert_allclose(vectors[0][:half], vectors[1][:half], rtol=1e-2, atol=1e-3)
+
+
+def check_on_first_gpu(found, backend, units, count):
+    """Runs a graph with its ops spread over the devices; the host gives the expected values."""
+    layout = parts_of_first_gpu(found, backend, units, count)
     program = ffnn(FFNNShape(batch=64, features=16, hidden=64))
     num_ops = program.graph.num_ops
     spread = [op % count for op in range(num_ops)]
@@ -63,6 +91,24 @@ def check_on_first_gpu(found, backend, units, count):
 def test_a_plan_runs_on_a_whole_gpu():
     found = require("GPU")
     check_on_first_gpu(found, Backend.whole, found.inventory.gpus[0].num_units, 1)
+
+
+def test_ppo_trains_on_a_whole_gpu():
+    found = require("GPU")
+    check_ppo_on_first_gpu(found, Backend.whole, found.inventory.gpus[0].num_units, 1)
+
+
+@pytest.mark.mps
+def test_ppo_trains_on_mps_clients():
+    found = require("MPS")
+    check_ppo_on_first_gpu(found, Backend.mps, found.inventory.gpus[0].num_units // 4 * 2, 2)
+
+
+@pytest.mark.green_context
+def test_ppo_trains_on_green_contexts_of_one_process():
+    found = require("green contexts")
+    units = found.inventory.gpus[0].num_units // 16 * 8
+    check_ppo_on_first_gpu(found, Backend.green_context, units, 2)
 
 
 @pytest.mark.mps
