@@ -82,7 +82,10 @@ def load_checkpoint(
     learner = Learner(policy, inputs, elites, _generator(content["rng"], directory), threads)
     learner.progress = _progress(content["progress"], directory)
     restore_optimizer(learner.policy, learner.optimizer, tensors, directory)
-    learner.set_learning_rate(float(content["learning_rate"]))
+    rate = content["learning_rate"]
+    if not isinstance(rate, int | float) or not 0 <= rate < float("inf"):
+        raise FormatError(f"learning_rate of {directory} is finite and at least 0, not {rate!r}")
+    learner.set_learning_rate(float(rate))
     return learner
 
 
@@ -127,6 +130,8 @@ def below(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
 def _elites(
     tensors: dict[str, Tensor], values: Any, assignment: Assignment, where: Path
 ) -> list[Elite]:
+    if not isinstance(values, list) or any(type(value) is not int for value in values):
+        raise FormatError(f"elites of checkpoint {where} are values in ns, and they are {values!r}")
     if not values:
         return []
     shape = (len(values), assignment.num_ops)
@@ -134,6 +139,15 @@ def _elites(
         if name not in tensors or tuple(tensors[name].shape) != shape:
             raise FormatError(f"{name} of checkpoint {where} has shape {shape}, and it has not")
     orders, devices = tensors["elites.order"].numpy(), tensors["elites.devices"].numpy()
+    if (np.sort(orders, axis=1) != np.arange(assignment.num_ops)).any():
+        raise FormatError(
+            f"elites.order of checkpoint {where} holds every op once, and it does not"
+        )
+    if devices.min() < 0 or devices.max() >= assignment.num_devices:
+        raise FormatError(
+            f"elites.devices of checkpoint {where} are 0 to {assignment.num_devices - 1}, and "
+            f"they are {devices.min()} to {devices.max()}"
+        )
     return [
         Elite(value_ns=int(value), order=orders[row].copy(), devices=devices[row].copy())
         for row, value in enumerate(values)

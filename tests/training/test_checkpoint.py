@@ -83,6 +83,10 @@ def test_an_absent_checkpoint_is_refused(tmp_path):
         (lambda c: c["progress"].update(more=1), "the progress in .* is damaged"),
         (lambda c: c.update(rng={"bit_generator": "MT19937"}), "generator's state in .* damaged"),
         (lambda c: c["elites"].append(5), "elites.order of checkpoint"),
+        (lambda c: c.update(elites=5), "are values in ns, and they are 5"),
+        (lambda c: c.update(elites=["x"]), "are values in ns"),
+        (lambda c: c.update(learning_rate="fast"), "learning_rate of .* not 'fast'"),
+        (lambda c: c.update(learning_rate=float("inf")), "learning_rate of .* not inf"),
         (lambda c: c.pop("rng"), "content keys"),
     ],
 )
@@ -90,6 +94,24 @@ def test_damaged_checkpoints_are_refused(stored, change, message):
     document = json.loads((stored / DOCUMENT).read_text())
     change(document["content"])
     (stored / DOCUMENT).write_text(json.dumps(document))
+    with pytest.raises(FormatError, match=message):
+        load(stored)
+
+
+@pytest.mark.parametrize(
+    ("tensor", "value", "message"),
+    [
+        ("order", 0, "elites.order of checkpoint .* holds every op once"),
+        ("devices", 7, r"elites.devices of checkpoint .* are 0 to 1, and they are \d to 7"),
+        ("devices", -1, "and they are -1 to"),
+    ],
+)
+def test_elites_that_are_no_episodes_are_refused(stored, tensor, value, message):
+    """Compiled code reads them without looking at bounds."""
+    learner = load(stored)
+    elite = learner.elites.elites[0]
+    getattr(elite, tensor)[:2] = value
+    save_checkpoint(learner, stored)
     with pytest.raises(FormatError, match=message):
         load(stored)
 
