@@ -207,6 +207,7 @@ def test_the_command_prints_variants_and_searches(monkeypatch, capsys):
     assert "learned placement over the best template" in out
     assert "16 environments" in out
     assert "resource model on measured op times (compute decides)" in out
+    assert "printed: the paper's reading" in out
     assert "not possible: " in out
     assert main(["coordinate", "job=ppo_pendulum", "verify=-1"]) == 2
     assert "verify is at least 0" in capsys.readouterr().err
