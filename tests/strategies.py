@@ -3,7 +3,7 @@
 They are small on purpose and full of ties, zeros and corners, where rules break.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hypothesis import strategies as st
 
@@ -83,7 +83,7 @@ def clusters(draw: st.DrawFn, max_devices: int = 3) -> Cluster:
             name=f"d{index}",
             kind=draw(st.sampled_from(["cpu", "cpu", "mig"])),
             parent=draw(st.sampled_from(["p", "q"])),
-            num_streams=draw(st.integers(1, 2)),
+            num_streams=draw(st.sampled_from([1, 1, 2, 3])),
             copy_engines=draw(st.integers(0, 1)),
         )
         for index in range(num_devices)
@@ -143,14 +143,23 @@ def problems(
     objective: Objective = Objective.makespan,
     cluster_strategy: st.SearchStrategy[Cluster] | None = None,
 ) -> Problem:
-    """Problems; inputs that are resident where they are pinned have their pins."""
+    """Problems with pins and device kinds; inputs resident where pinned have pins."""
     if cluster_strategy is None:
         cluster_strategy = clusters(max_devices)
     graph, cluster = draw(graphs(max_ops)), draw(cluster_strategy)
-    names = [device.name for device in cluster.devices]
-    pins = {}
-    if graph.inputs is InputResidency.pinned:
-        pins = {op.name: draw(st.sampled_from(names)) for op in graph.ops if op.is_input}
+    pins: dict[str, str] = {}
+    ops: list[Op] = []
+    for op in graph.ops:
+        device = draw(st.sampled_from(cluster.devices))
+        rule = draw(st.sampled_from(["free", "free", "free", "pin", "kind"]))
+        if op.is_input:
+            rule = "pin" if graph.inputs is InputResidency.pinned else "free"
+        elif op.group is not None and (rule == "kind" or op.group in {o.group for o in ops}):
+            rule = "free"  # one pin per group, which holds for its other ops
+        if rule == "pin":
+            pins[op.name] = device.name
+        ops.append(replace(op, device_kinds=(device.kind,)) if rule == "kind" else op)
+    graph = replace(graph, ops=tuple(ops))
     return Problem(graph=graph, cluster=cluster, pins=pins, objective=objective)
 
 

@@ -112,10 +112,13 @@ def period(ws: Workspace, iterations: int) -> int:
 @jit
 def overflow_penalty(tab: Tables, ws: Workspace, ns_per_mib: int) -> int:
     """Nanoseconds for the bytes above the limits of all devices, rounded up."""
-    over = 0
+    mib, rest = 0, 0  # apart, because the bytes of all devices together may leave 63 bits
     for device in range(tab.num_devices):
-        over += max(ws.peak[device] - tab.memory_limit[device], 0)
-    return over // MIB * ns_per_mib + (over % MIB * ns_per_mib + MIB - 1) // MIB
+        over = max(ws.peak[device] - tab.memory_limit[device], 0)
+        mib += over // MIB
+        rest += over % MIB
+    mib += rest // MIB
+    return mib * ns_per_mib + (rest % MIB * ns_per_mib + MIB - 1) // MIB
 
 
 @entry
@@ -156,7 +159,7 @@ def run_plans(
     ws.scalars[ITERATIONS] = iterations
     ws.scalars[MEMORY], ws.scalars[TRACED] = mode & COUNT_BYTES, mode & WRITE_LOG
     ws.scalars[FINDS_PERIOD], ws.scalars[NOISE] = mode & FIND_PERIOD, durations.size
-    ws.scalars[MAY_OVERFLOW] = 1 if mode & WRITE_LOG or penalty != NO_PENALTY else 0
+    ws.scalars[MAY_OVERFLOW] = 1 if penalty != NO_PENALTY else 0
     for row in range(out.size):
         plan = row if places.shape[0] > 1 else 0
         if plan == row:

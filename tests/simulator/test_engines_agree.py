@@ -46,6 +46,13 @@ def test_traces_are_equal_where_everything_collides(case: Case) -> None:
     traced_by_both(case.problem, case.costs, case.plan, case.iterations)
 
 
+@settings(max_examples=100, deadline=None)
+@given(case=cases(max_ops=5, max_iterations=20))
+def test_traces_are_equal_when_the_counters_of_iterations_wrap(case: Case) -> None:
+    """Both engines count requirements in a ring of iterations, of up to 8 for a window of 4."""
+    traced_by_both(case.problem, case.costs, case.plan, case.iterations)
+
+
 def colliding(edges: tuple[Edge, ...], num_ops: int, copy_engines: int, window: int) -> Problem:
     """Ops with two outputs of 2 bytes; three devices with two streams, one bus for all."""
     names = ("d0", "d1", "d2")

@@ -80,6 +80,34 @@ def test_runs_whose_end_or_queue_keys_overflow_are_refused() -> None:
         slowed.score_replicas((0, 0), (0, 0), [[[1 << 53, 0]]])
 
 
+def test_dispatch_costs_count_in_the_end_of_a_run() -> None:
+    problem = chain()
+    slow = make_costs(problem, ((1, 1), (1, 1)), dispatch_ns=(1 << 61, 1 << 61))
+    with pytest.raises(ConfigError, match="a run ends before 4611686018427387904 ns, and 1 iter"):
+        CompiledScorer(problem, slow)
+
+
+def test_a_tensor_may_go_to_every_other_device() -> None:
+    """Each of two copies holds the bus for a little over 2**61 ns, so both take over 2**62 ns."""
+    names = ("d0", "d1", "d2")
+    problem = Problem(
+        graph=DataflowGraph(
+            name="fan",
+            ops=(Op(kind="w", name="a", outputs=(1 << 51,)), Op(kind="w", name="b")),
+            edges=(Edge(0, 0, 1),),
+        ),
+        cluster=Cluster(
+            name="three",
+            devices=tuple(Device(name=n, kind="cpu", parent=n) for n in names),
+            links=tuple(
+                Link(src="d0", dst=n, bytes_per_s=10**9 >> 10, buses=("bus",)) for n in names[1:]
+            ),
+        ),
+    )
+    with pytest.raises(ConfigError, match="a run ends before"):
+        CompiledScorer(problem, make_costs(problem, ((1,) * 3,) * 2))
+
+
 def test_the_largest_times_are_exact() -> None:
     problem = chain()
     costs = costs_of(problem, 1 << 52)

@@ -110,6 +110,31 @@ def test_penalties_are_those_of_the_specifications_peaks(case: Case, limit: int,
                 make(case.costs).run(problem, plan, 1)
 
 
+def test_bytes_of_all_devices_together_may_leave_63_bits() -> None:
+    """2**60 bytes on each of 20 devices without memory: their sum is beyond 2**64."""
+    names = [f"d{index}" for index in range(20)]
+    problem = Problem(
+        graph=DataflowGraph(
+            name="fan",
+            window=1,
+            ops=(
+                Op(kind="w", name="a", outputs=(1 << 60,)),
+                *(Op(kind="w", name=f"b{index}") for index in range(1, 20)),
+            ),
+            edges=tuple(Edge(0, 0, op) for op in range(1, 20)),
+        ),
+        cluster=Cluster(
+            name="many",
+            devices=tuple(Device(name=n, kind="cpu", parent=n, memory_bytes=0) for n in names),
+            links=tuple(Link(src="d0", dst=n) for n in names[1:]),
+        ),
+    )
+    costs = make_costs(problem, ((1,) * 20,) * 20)
+    plan = make_plan(problem, tuple(range(20)), (0,) * 20, "hand")
+    scorer = CompiledScorer(problem, costs, memory_penalty_ns_per_mib=1)
+    assert scorer.score_plans([plan]).tolist() == [2 + 20 * 2**40]
+
+
 def test_a_period_pays_the_penalty_once() -> None:
     problem = replace(chain(0, MIB), objective=Objective.period)
     costs = make_costs(problem, ((5, 5), (5, 5)))
