@@ -39,6 +39,9 @@ class TransferConfig:
         ["graph_to_graph", "p100_to_v100", "a100_to_h100"],
         "what is transferred: graph_to_graph, p100_to_v100, a100_to_h100",
     )
+    policy: str | None = setting(
+        None, "folder of the pair to start from; none = the pretrained one"
+    )
     source_episodes: int = setting(2000, "episodes on the source")
     few_shot: int = setting(200, "episodes of few-shot on the target")
     scratch: int = setting(4000, "episodes of a policy from scratch on the target")

@@ -1,16 +1,24 @@
 """`doppler transfer`: what policies learned on one graph and cluster are worth on another.
 
-The transfer checkpoint is the pretrained pair after stage II on the source: it has seen no graph,
-generation or topology of the target. Arms, all on the target: the checkpoint as it is
-(`zero_shot`), as the guide of a few episodes (`few_shot`: no weight changes), tuned by stage II on
-as many (`few_shot_tuned`), the pretrained pair as a guide (`pretrained`), policies from scratch
-with many episodes (`scratch`), the plan that was best for the target's graph on the source's
-cluster (`stale_plan`), HEFT, perturbed HEFT and annealing with as many simulations as few-shot, and
-annealing with as many as scratch. The best known value is the best of all arms and of a long run of
-the portfolio per seed (`portfolio_long`).
+The transfer checkpoint is the pretrained pair (or another one: `policy`) after stage II on the
+source. Arms, all on the target, few = as many simulations as few-shot:
+
+zero_shot            the checkpoint as it is
+few_shot             the guided planner round the checkpoint (no weight changes)
+few_shot_simulated   the same without predictions: every guide is simulated
+few_shot_heft        the same without policies: only HEFT's ranks are drawn round
+few_shot_tuned       the checkpoint tuned by stage II
+pretrained           the guided planner round the pair before stage II on the source
+scratch              policies from nothing, many episodes
+heft, perturbed_heft_few, annealing_few, annealing_many, portfolio_long
+                     rules and searches, with few, many, or a long run's simulations
+stale_plan           the plan that was best for the target's graph on the source's cluster
+
+The best known value is the best of all arms and seeds.
 """
 
 import json
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -31,14 +39,17 @@ from doppler.graphs.matmul_chain import matmul_chain
 from doppler.planners.base import Budget, Planner
 from doppler.planners.bounds import lower_bounds
 from doppler.planners.guided import GuidedPlanner
+from doppler.planners.guides import GuidedSettings
 from doppler.planners.learned import LearnedPlanner
 from doppler.planners.learned_run import PlanProgress
 from doppler.planners.registry import get_planner
 from doppler.policies.dual import DualPolicy
+from doppler.policies.pretrained import load_pretrained
+from doppler.policies.storage import load_policy
 from doppler.policy_config import TransferConfig
 from doppler.provenance import revision
 from doppler.results import command_text
-from doppler.training.config import LearnedMode, Start
+from doppler.training.config import LearnedMode
 from simulator.costs.roofline import RooflineModel
 from simulator.hardware.catalogue import load_catalogue
 from simulator.hardware.machines import named_cluster
@@ -102,6 +113,7 @@ class ArmResult:
         case, arm: Names.
         seed: Seed of the arm.
         simulations: Plans that it scored on the target.
+        cpu_seconds: Processor time that it took there.
         value_ns: Its best plan's value on the target.
         curve: How it got there.
     """
@@ -110,6 +122,7 @@ class ArmResult:
     arm: str
     seed: int
     simulations: int
+    cpu_seconds: float
     value_ns: int
     curve: Curve
 
@@ -167,7 +180,8 @@ def run_case(name: str, target: Pair, seed: int, config: TransferConfig) -> list
     """Returns all arms of one case with one seed."""
     case = CASES[name]
     source = problem_of(case.source_graph, case.source_cluster)
-    teacher = LearnedPlanner(mode=LearnedMode.tune, start=Start.pretrained)
+    pair = load_policy(Path(config.policy)) if config.policy else load_pretrained()
+    teacher = LearnedPlanner(mode=LearnedMode.tune, policy=_copy(pair))
     _run(teacher, source, config.source_episodes, seed)
     assert teacher.policy is not None
     few, many = config.few_shot, config.scratch
@@ -176,8 +190,10 @@ def run_case(name: str, target: Pair, seed: int, config: TransferConfig) -> list
     planners: dict[str, tuple[Planner, int]] = {
         "zero_shot": (zero, 1),
         "few_shot": (GuidedPlanner(policy=_copy(teacher.policy)), few),
+        "few_shot_simulated": (GuidedPlanner(policy=_copy(teacher.policy), predicted=None), few),
+        "few_shot_heft": (GuidedPlanner(settings=GuidedSettings(finish_share=1.0)), few),
         "few_shot_tuned": (tuned, few),
-        "pretrained": (GuidedPlanner(), few),
+        "pretrained": (GuidedPlanner(policy=pair), few),
         "scratch": (LearnedPlanner(mode=LearnedMode.tune), many),
         "heft": (get_planner("heft"), 4),
         "perturbed_heft_few": (get_planner("perturbed_heft"), few),
@@ -185,12 +201,9 @@ def run_case(name: str, target: Pair, seed: int, config: TransferConfig) -> list
         "annealing_many": (get_planner("annealing"), many),
         "portfolio_long": (get_planner("portfolio"), config.reference),
     }
-    rows = []
-    for arm, (planner, calls) in planners.items():
-        value, used, curve = _run(planner, target, calls, seed)
-        rows.append(
-            ArmResult(case=name, arm=arm, seed=seed, simulations=used, value_ns=value, curve=curve)
-        )
+    rows = [
+        _run(planner, target, calls, seed, name, arm) for arm, (planner, calls) in planners.items()
+    ]
     stale = _stale_value(case, target, config.reference, seed)
     rows.append(
         ArmResult(
@@ -198,6 +211,7 @@ def run_case(name: str, target: Pair, seed: int, config: TransferConfig) -> list
             arm="stale_plan",
             seed=seed,
             simulations=1,
+            cpu_seconds=0.0,
             value_ns=stale,
             curve=[(1, stale)],
         )
@@ -215,7 +229,7 @@ def draw_chart(results: Sequence[ArmResult], best: dict[str, int], path: Path) -
     figure, axes = plt.subplots(1, len(best), figsize=(5.2 * len(best), 4.0), squeeze=False)
     for axis, case in zip(axes[0], best, strict=True):
         highest = 1.0
-        for arm in ("few_shot", "few_shot_tuned", "scratch"):
+        for arm in ("few_shot", "few_shot_simulated", "few_shot_tuned", "scratch"):
             rows = [row for row in results if row.case == case and row.arm == arm]
             ends = max(row.simulations for row in rows)
             grid = np.unique(np.geomspace(1, max(2, ends), 80).astype(int))
@@ -245,8 +259,10 @@ def _copy(policy: DualPolicy) -> DualPolicy:
     return copy
 
 
-def _run(planner: Planner, pair: Pair, calls: int, seed: int) -> tuple[int, int, Curve]:
-    """Returns (value, simulations, curve) of one planner on one problem."""
+def _run(
+    planner: Planner, pair: Pair, calls: int, seed: int, case: str = "", arm: str = ""
+) -> ArmResult:
+    """Returns what one planner makes of one problem."""
     scorer = make_scorer(*pair)
     curve: Curve = []
     if isinstance(planner, LearnedPlanner | GuidedPlanner):
@@ -255,10 +271,19 @@ def _run(planner: Planner, pair: Pair, calls: int, seed: int) -> tuple[int, int,
             curve.append((progress.simulations, progress.best_ns))
 
         planner.on_progress = note
+    start = time.process_time()
     plan = planner(pair[0], scorer, Budget(calls), np.random.default_rng(seed))
-    used = scorer.num_calls
-    value = _value(pair, plan)
-    return value, used, curve or [(used, value)]
+    spent = time.process_time() - start
+    used, value = scorer.num_calls, _value(pair, plan)
+    return ArmResult(
+        case=case,
+        arm=arm,
+        seed=seed,
+        simulations=used,
+        cpu_seconds=round(spent, 3),
+        value_ns=value,
+        curve=curve or [(used, value)],
+    )
 
 
 def _stale_value(case: TransferCase, target: Pair, calls: int, seed: int) -> int:
@@ -285,7 +310,7 @@ def _at(curve: Curve, grid: np.ndarray) -> np.ndarray:  # type: ignore[type-arg]
 
 def _table(results: Sequence[ArmResult], best: dict[str, int], bounds: dict[str, int]) -> Table:
     table = Table(title="transfer: value / best known, mean (least to most) over seeds")
-    for heading in ("case", "arm", "simulations", "over best known", "gap to bound"):
+    for heading in ("case", "arm", "simulations", "cpu s", "over best known", "gap to bound"):
         table.add_column(heading, justify="left" if heading in ("case", "arm") else "right")
     for case, known in best.items():
         arms = dict.fromkeys(row.arm for row in results if row.case == case)
@@ -297,6 +322,7 @@ def _table(results: Sequence[ArmResult], best: dict[str, int], bounds: dict[str,
                 case,
                 arm,
                 str(max(row.simulations for row in rows)),
+                f"{np.mean([row.cpu_seconds for row in rows]):.1f}",
                 f"{np.mean(ratios):.3f} ({min(ratios):.3f} to {max(ratios):.3f})",
                 f"{gap:.1%}",
             )

@@ -1,96 +1,47 @@
-"""The guided planner: a search over what the policies decode, for few simulations on a new problem.
+"""The guided planner: what the policies decode, for few simulations on a new problem.
 
 A guide is what one episode is decoded with: a score per op (SEL's), the weights of PLC's terms, and
-how much of PLC's network counts; or the scores alone, with devices by earliest finish. The search
-starts from the policies as they are, draws guides round them, and then changes the best one a
-little at a time: an episode that is decoded anew repairs what a change breaks, where a search over
-plans would have to find every repair itself. What is left of the budget anneals the best plan.
+how much of PLC's network counts; or the scores alone, with devices by earliest finish
+(`doppler.planners.guides`). No weight of the policies changes. Where the objective is a makespan,
+the policies' own timeline predicts it: many guides are drawn for each one that is simulated, and
+walks by prediction lead from the best plans to the next ones to simulate
+(`doppler.planners.predicted_walk`).
 
-No weight of the policies changes. One guide costs one simulation.
+Of a period there is no prediction. There guides are drawn round the policies, and the best one is
+changed a little at a time (`explore`): an episode that is decoded anew repairs what a change
+breaks, where a search over plans would have to find every repair itself. One guide costs one
+simulation.
+
+What is left of the budget anneals the best plan.
 
 Sources: Salimans et al. 2017 (search in the space of parameters); Plappert et al. 2018 (noise that
-lasts for an episode); facts of the portfolio study (keys that a list rule decodes).
+lasts for an episode).
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
 
-from doppler.core.errors import ConfigError
 from doppler.core.plan import Plan, make_plan
-from doppler.core.problem import Problem
+from doppler.core.problem import Objective, Problem
 from doppler.core.runtime import INFEASIBLE_NS, Scorer
 from doppler.planners.annealing import AnnealingSettings, anneal
 from doppler.planners.base import Budget
 from doppler.planners.bounds import lower_bounds
+from doppler.planners.guides import Guide, GuideDecoder, GuidedSettings, drawn_guide
 from doppler.planners.learned_run import AnytimeEvaluator, LearnedRun, PlanProgress
-from doppler.planners.list_schedule import ListScheduler
+from doppler.planners.predicted import TimelineScorer
+from doppler.planners.predicted_walk import PredictedSearch, PredictedSettings
 from doppler.planners.watched import run_within
-from doppler.policies.assignment import Floats, Ints
 from doppler.policies.build import build_assignment
-from doppler.policies.dual import DualPolicy, PolicyInputs, head_arrays, policy_inputs
+from doppler.policies.dual import DualPolicy, head_arrays, policy_inputs
 from doppler.policies.pretrained import load_pretrained
-from doppler.policies.sampling import (
-    MIN_TEMPERATURE,
-    SampleMode,
-    Temperature,
-    plan_arrays,
-    sample_episodes,
-)
-from doppler.policies.tables import Heads
 from doppler.training.elites import EliteBuffer
 from doppler.training.learner import Learner, torch_threads
 
 SOURCE = "guided"
-STRENGTHS = (0.0, 0.5, 1.0)
-SCORE_SCALE = 8.0
-"""SEL's scores begin as this times b-level over critical path; HEFT's ranks are brought to it."""
-
-_COLD = Temperature(select=MIN_TEMPERATURE, place=MIN_TEMPERATURE)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GuidedSettings:
-    """How the budget is spent, and how far a guide moves.
-
-    Attributes:
-        draw_share: Part of the budget for guides drawn round the policies.
-        polish_share: Part for annealing from the best plan.
-        finish_share: Part of the drawn guides whose devices are those of the earliest finish.
-        head_start: The steps go on from the policies' best guide, unless the best one of the
-            earliest finish is better by more than this part.
-        order_noise: Deviation of the scores of drawn guides (a part of the score where devices are
-            those of the earliest finish, as in perturbed HEFT).
-        weight_noise: Deviation of the logarithm of the weights of drawn guides.
-        step_ops: Largest part of the ops whose score one step changes.
-        step_order: Deviation of such a change.
-        step_weight: Deviation of the logarithm of a weight that a step changes.
-    """
-
-    draw_share: float = 0.5
-    polish_share: float = 0.25
-    finish_share: float = 0.4
-    head_start: float = 0.04
-    order_noise: float = 0.3
-    weight_noise: float = 1.0
-    step_ops: float = 0.4
-    step_order: float = 0.5
-    step_weight: float = 0.3
-
-    def __post_init__(self) -> None:
-        for label in ("draw_share", "polish_share", "finish_share", "step_ops"):
-            if not 0.0 <= getattr(self, label) <= 1.0:
-                raise ConfigError(f"{label} lies in [0, 1], and it is {getattr(self, label)}")
-        if self.draw_share + self.polish_share > 1.0:
-            raise ConfigError(
-                f"draw_share and polish_share are at most 1 together, and they are "
-                f"{self.draw_share} and {self.polish_share}"
-            )
-        for label in ("head_start", "order_noise", "weight_noise", "step_order", "step_weight"):
-            if getattr(self, label) < 0.0:
-                raise ConfigError(f"{label} is at least 0, and it is {getattr(self, label)}")
 
 
 def plan(problem: Problem, scorer: Scorer, budget: Budget, rng: np.random.Generator) -> Plan:
@@ -109,12 +60,14 @@ class GuidedPlanner:
 
     Attributes:
         policy: Policies to start from; None = the pretrained pair.
-        settings: How the budget is spent.
+        settings: How guides are drawn and the budget is spent.
+        predicted: How many predictions a simulation is chosen by; None = each guide is simulated.
         on_progress: Called whenever the best plan gets better.
     """
 
     policy: DualPolicy | None = None
-    settings: GuidedSettings = GuidedSettings()
+    settings: GuidedSettings = field(default_factory=GuidedSettings)
+    predicted: PredictedSettings | None = field(default_factory=PredictedSettings)
     on_progress: Callable[[PlanProgress], None] | None = None
 
     def __call__(
@@ -141,7 +94,11 @@ class GuidedPlanner:
         run = LearnedRun(problem, scorer, evaluator, learner, rng)
         calls = evaluator.remaining
         with torch_threads(1):
-            explore(run, calls - round(settings.polish_share * calls), settings, rng)
+            if self.predicted is None or problem.objective is not Objective.makespan:
+                explore(run, calls - round(settings.polish_share * calls), settings, rng)
+            else:
+                polish = round(self.predicted.polish_share * calls)
+                _explore_predicted(run, calls - polish, settings, self.predicted, rng)
         if evaluator.best_placement_V is not None and evaluator.best_priority_V is not None:
             best = make_plan(
                 problem,
@@ -169,62 +126,40 @@ def explore(
     """
     if calls < 1:
         return
-    learner = run.learner
-    with torch.no_grad():
-        heads = head_arrays(learner.policy.encode(learner.inputs))
-    walk = _Walk(_Decoder(learner.inputs, heads, run.make_lists()), run, settings, rng)
+    walk = _Walk(_decoder(run), run, settings, rng)
     last = run.evaluator.remaining - calls
     drawing = settings.draw_share / max(1e-6, 1.0 - settings.polish_share)
     walk.draw(max(1, min(calls, round(drawing * calls))))
     walk.step(run.evaluator.remaining - last)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Guide:
-    """What one episode is decoded with; N placed ops.
+def _explore_predicted(
+    run: LearnedRun,
+    calls: int,
+    settings: GuidedSettings,
+    predicted: PredictedSettings,
+    rng: np.random.Generator,
+) -> None:
+    """Spends `calls` on the most promising guides and on the ends of walks by prediction.
 
-    Attributes:
-        scores: The op of the largest score among the candidates comes next, N.
-        weights: Of PLC's terms.
-        strength: Of PLC's network.
-        by_finish: True where devices are those of the earliest finish (HEFT's rule).
+    Where no guide fits in memory, which predictions do not count, `explore` spends the rest.
     """
+    decoder, evaluator = _decoder(run), run.evaluator
+    predictor = TimelineScorer(run.learner.inputs, decoder.lists)
+    search = PredictedSearch(run, decoder, predictor, settings, predicted, rng)
+    last = evaluator.remaining - calls
+    search.draw(max(1, min(calls, round(predicted.draw_share * evaluator.remaining))))
+    if search.is_empty:
+        explore(run, evaluator.remaining - last, settings, rng)
+    else:
+        search.walk(evaluator.remaining - last)
 
-    scores: Floats
-    weights: Floats
-    strength: float
-    by_finish: bool
 
-
-class _Decoder:
-    """Turns guides into plans."""
-
-    def __init__(self, inputs: PolicyInputs, heads: Heads, lists: ListScheduler) -> None:
-        self._inputs, self._heads, self._lists = inputs, heads, lists
-        ranks = lists.ranks_V[inputs.assignment.op_ids]
-        self.policy = _Guide(
-            scores=heads.scores, weights=heads.priors, strength=1.0, by_finish=False
-        )
-        self.heft = replace(
-            self.policy, scores=SCORE_SCALE * ranks / max(1.0, float(ranks.max())), by_finish=True
-        )
-
-    def decode(self, guide: _Guide, rng: np.random.Generator) -> tuple[Ints, Ints]:
-        """Returns (placements_BV, priorities_BV), B = 1."""
-        if guide.by_finish:
-            keys_BV = np.zeros((1, len(self._lists.ranks_V)))
-            keys_BV[0, self._inputs.assignment.op_ids] = guide.scores
-            devices_BU, priorities_BV, _ = self._lists.decode(keys_BV)
-            return self._lists.mask.placement(devices_BU), priorities_BV
-        heads = self._heads._replace(
-            scores=guide.scores,
-            priors=guide.weights,
-            output=(self._heads.output * guide.strength).astype(np.float32),
-        )
-        rollouts = sample_episodes(
-            self._inputs.tables, heads, 1, rng, temperature=_COLD, mode=SampleMode.greedy
-        )
-        return plan_arrays(self._inputs.assignment, rollouts)
+def _decoder(run: LearnedRun) -> GuideDecoder:
+    learner = run.learner
+    with torch.no_grad():
+        heads = head_arrays(learner.policy.encode(learner.inputs))
+    return GuideDecoder(learner.inputs, heads, run.make_lists())
 
 
 class _Walk:
@@ -232,7 +167,7 @@ class _Walk:
 
     def __init__(
         self,
-        decoder: _Decoder,
+        decoder: GuideDecoder,
         run: LearnedRun,
         settings: GuidedSettings,
         rng: np.random.Generator,
@@ -251,7 +186,7 @@ class _Walk:
             (self._decoder.heft, num_finish),
         ):
             for index in range(number):
-                self._try(first if index == 0 else self._drawn(first))
+                self._try(first if index == 0 else drawn_guide(first, self._settings, self._rng))
 
     def step(self, count: int) -> None:
         """Changes a guide `count` times; what is not worse takes its place.
@@ -263,21 +198,7 @@ class _Walk:
         for _ in range(count):
             self._try(self._changed(self._best[by_finish][1]))
 
-    def _drawn(self, first: _Guide) -> _Guide:
-        rng, settings = self._rng, self._settings
-        if first.by_finish:
-            scale = settings.order_noise * rng.standard_normal(len(first.scores))
-            return replace(first, scores=first.scores * (1.0 + scale))
-        noise = settings.order_noise * rng.standard_normal(len(first.scores))
-        scale = settings.weight_noise * rng.standard_normal(len(first.weights))
-        return replace(
-            first,
-            scores=first.scores + noise,
-            weights=first.weights * np.exp(scale),
-            strength=float(rng.choice(STRENGTHS)),
-        )
-
-    def _changed(self, guide: _Guide) -> _Guide:
+    def _changed(self, guide: Guide) -> Guide:
         rng, settings = self._rng, self._settings
         changed = rng.random(len(guide.scores)) < settings.step_ops * rng.random() ** 2
         changed[rng.integers(len(changed))] = True
@@ -288,7 +209,7 @@ class _Walk:
             guide = replace(guide, weights=guide.weights * np.exp(scale))
         return guide
 
-    def _try(self, guide: _Guide) -> None:
+    def _try(self, guide: Guide) -> None:
         if self._run.evaluator.is_over:
             return
         plans = self._decoder.decode(guide, self._rng)

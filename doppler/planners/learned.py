@@ -28,7 +28,8 @@ from doppler.core.problem import Problem
 from doppler.core.runtime import INFEASIBLE_NS, Scorer
 from doppler.planners.base import Budget
 from doppler.planners.bounds import lower_bounds
-from doppler.planners.guided import GuidedSettings, explore
+from doppler.planners.guided import explore
+from doppler.planners.guides import GuidedSettings
 from doppler.planners.learned_run import AnytimeEvaluator, LearnedRun, PlanProgress
 from doppler.policies.ablations import new_policy
 from doppler.policies.assignment import Assignment, Ints

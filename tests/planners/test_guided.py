@@ -5,9 +5,11 @@ import pytest
 
 from doppler.core.errors import ConfigError
 from doppler.planners.base import Budget
-from doppler.planners.guided import GuidedPlanner, GuidedSettings
+from doppler.planners.guided import GuidedPlanner
+from doppler.planners.guides import GuidedSettings
 from doppler.planners.learned import LearnedPlanner
 from doppler.planners.list_schedule import make_list_scheduler
+from doppler.planners.predicted_walk import PredictedSettings
 from doppler.policies.config import PolicyConfig, PolicyKind
 from doppler.policies.dual import DualPolicy
 from doppler.training.config import LearnedMode
@@ -21,10 +23,11 @@ def value_of(pair, plan):
     return int(CompiledScorer(*pair).score_plans([plan])[0])
 
 
-def run(pair, calls, seed=0, **settings):
+def run(pair, calls, seed=0, predicted=None, **settings):
     planner = GuidedPlanner(
         policy=DualPolicy(TINY, seed=0),
         settings=dataclasses.replace(GuidedSettings(), **settings),
+        predicted=predicted,
     )
     scorer = CompiledScorer(*pair)
     plan = planner(pair[0], scorer, Budget(calls), np.random.default_rng(seed))
@@ -32,8 +35,9 @@ def run(pair, calls, seed=0, **settings):
     return value_of(pair, plan)
 
 
+@pytest.mark.parametrize("predicted", [None, PredictedSettings(fewest_steps=20, steps=20)])
 @pytest.mark.parametrize("seed", range(3))
-def test_it_is_never_worse_than_the_policy_or_heft(seed):
+def test_it_is_never_worse_than_the_policy_or_heft(seed, predicted):
     pair = layered(seed, num_layers=5, width=4)
     greedy = LearnedPlanner(mode=LearnedMode.greedy, policy=DualPolicy(TINY, seed=0))
     first = value_of(
@@ -44,8 +48,22 @@ def test_it_is_never_worse_than_the_policy_or_heft(seed):
     (second,) = CompiledScorer(*pair).score(
         lists.mask.placement(heft.devices_U[None]), heft.priority_V[None]
     )
-    assert run(pair, 1, seed) == first
-    assert run(pair, 12, seed) <= min(first, second)
+    assert run(pair, 1, seed, predicted) == first
+    assert run(pair, 12, seed, predicted) <= min(first, second)
+
+
+def test_policies_are_not_asked_where_all_guides_are_of_the_earliest_finish():
+    pair = layered(2, num_layers=5, width=4)
+    for predicted in (None, PredictedSettings(draw_share=1.0, polish_share=0.0)):
+        values = [
+            GuidedPlanner(
+                policy=DualPolicy(TINY, seed=seed),
+                settings=GuidedSettings(finish_share=1.0, draw_share=1.0, polish_share=0.0),
+                predicted=predicted,
+            )(pair[0], CompiledScorer(*pair), Budget(20), np.random.default_rng(0))
+            for seed in (0, 1)
+        ]
+        assert values[0] == values[1]
 
 
 def test_steps_find_what_draws_of_no_width_do_not():
