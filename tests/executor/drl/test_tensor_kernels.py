@@ -191,4 +191,7 @@ def test_the_formulas_on_tensors_are_those_on_arrays(steps, envs, seed):
     )
     norms = [float(x) for x in random.random(3) * 9]
     tensors = [torch.tensor([x], dtype=torch.float64) for x in norms]
-    assert float(device_math.clip_scale(tensors, 1.0)) == pytest.approx(clip_scale(norms, 1.0))
+    for limit in (0.1, 1.0, 100.0):  # the last is above every norm
+        assert float(device_math.clip_scale(tensors, limit)) == pytest.approx(
+            clip_scale(norms, limit)
+        )

@@ -156,10 +156,13 @@ def test_a_version_is_brought_once_though_many_threads_ask_at_once():
 # -- ops -----------------------------------------------------------------------------------------
 
 
-def ops_on_two_devices(on_host=()):
-    """Returns the toy graph's ops, bound as by two devices of one process, their plan and arena."""
-    problem = problem_of(toy_graph())
-    plan = plan_of(problem, *(0, 0, 1, 1, 0, 1, 0, 1))
+PLACEMENT = (0, 0, 1, 1, 0, 1, 0, 1)
+
+
+def ops_on_two_devices(on_host=(), graph=None):
+    """Returns the toy graph's ops, bound as by two devices of one process, and what they share."""
+    problem = problem_of(graph or toy_graph())
+    plan = plan_of(problem, *PLACEMENT)
     layout = ArenaLayout(graph=problem.graph)
     arena = Arena(layout, mmap.mmap(-1, layout.size_bytes), 0)
     arena.mark_unwritten()
@@ -205,6 +208,26 @@ def test_an_edge_between_devices_of_one_process_copies_nothing():
     assert np.all(arena.readable(2, 0, 0) == 0xFF)
 
 
+def test_an_op_is_given_the_versions_that_its_edges_say():
+    ops, arena, tensors, _ = ops_on_two_devices(graph=toy_graph(window=4, mode=EdgeMode.latest))
+    # b0 reads the input and the newest join, b1 b0, a1, a1 of two iterations before, and itself.
+    operands, outputs = ops[3].buffers(7, (5,))
+    assert [(v.op, v.number, v.place) for v in operands] == [(0, 0, 0), (5, 5, 1)]
+    assert operands[1].host.ctypes.data == arena.readable(5, 0, 5).ctypes.data
+    assert outputs[0].ctypes.data == arena.readable(3, 0, 7).ctypes.data
+    operands, _ = ops[4].buffers(7, ())
+    assert [(v.op, v.output, v.number, v.place) for v in operands] == [
+        (3, 0, 7, 3),
+        (2, 1, 7, 3),
+        (2, 0, 5, 1),
+        (4, 0, 6, 2),
+    ]
+    for iteration in range(6):  # the input is brought once, a2's initial token too
+        run_op(ops, 1, iteration)
+        run_op(ops, 6, iteration)
+    assert tensors.num_imports == 2 + 6  # and what `join` would have made, in every iteration
+
+
 def test_an_op_on_the_host_gets_what_only_the_device_had():
     ops, arena, tensors, _ = ops_on_two_devices(on_host=("a1",))
     run_op(ops, 1, 0)
@@ -215,6 +238,33 @@ def test_an_op_on_the_host_gets_what_only_the_device_had():
     ops[2]._compute = lambda i, inputs, outputs: inputs[0].fill(0)
     with pytest.raises(ValueError, match="read-only"):
         run_op(ops, 2, 0)
+
+
+def test_a_new_segment_trusts_host_memory():
+    """A checkpoint of another state may bring other bytes under the numbers of old versions."""
+    ops, arena, tensors, residence = ops_on_two_devices()
+    run_op(ops, 1, 0)
+    before = tensors.read(Version(6, 0, -1, 2, arena.writable(6, 0, -1))).clone()
+    arena.writable(6, 0, -1)[:] = 1
+    problem = problem_of(toy_graph())
+    residence.prepare(problem.graph, plan_of(problem, *PLACEMENT))
+    after = tensors.read(Version(6, 0, -1, 2, arena.writable(6, 0, -1)))
+    assert not torch.equal(before, after)
+    assert after.tolist() == [1] * BYTES
+
+
+def test_what_other_processes_read_crosses_and_so_does_what_is_recorded():
+    problem = problem_of(toy_graph())
+    residence = Residence(
+        accelerator=Accelerator(torch_device="cpu"),
+        tensors=ResidentTensors("cpu", HostHandover()),
+        neighbours=frozenset({0}),
+        recorded=frozenset({(3, 0)}),
+    )
+    residence.prepare(problem.graph, plan_of(problem, *PLACEMENT))
+    # Device 1 runs a1, b0, join and sink, which read the input, a0, a1, b1, join and a2.
+    read_there = {(0, 0), (1, 0), (2, 0), (4, 0), (5, 0), (6, 0)}
+    assert residence.crossing == read_there | {(3, 0)}
 
 
 # -- whole runs ----------------------------------------------------------------------------------
