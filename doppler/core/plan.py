@@ -1,5 +1,6 @@
 """A plan: device and priority per op, and the check that it fits a problem."""
 
+import operator
 from dataclasses import dataclass
 
 from doppler.core.errors import PlanError
@@ -46,18 +47,26 @@ def make_plan(
     """Returns a plan for `problem`, checked.
 
     Raises:
-        PlanError: If it breaks a rule of `check_plan`.
+        PlanError: If it breaks a rule of `check_plan`, or a device or priority is no integer.
     """
     plan = Plan(
         graph_digest=problem.graph.digest,
         cluster_digest=problem.cluster.digest,
-        placement=tuple(map(int, placement)),
-        priority=tuple(map(int, priority)),
+        placement=_integers(placement, "placement"),
+        priority=_integers(priority, "priority"),
         holds=holds,
         source=source,
     )
     check_plan(problem, plan)
     return plan
+
+
+def _integers(values: tuple[int, ...], label: str) -> tuple[int, ...]:
+    """Returns plain integers of those of any library; a fraction is never cut off."""
+    try:
+        return tuple(map(operator.index, values))
+    except TypeError:
+        raise PlanError(f"{label} holds integers, and the plan has {values!r}") from None
 
 
 def check_plan(problem: Problem, plan: Plan) -> None:

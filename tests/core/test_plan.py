@@ -66,6 +66,8 @@ def test_ranks_go_by_priority_then_id():
     [
         (lambda: plan(placement=(0, 1, 1)), r"placement has one entry per op \(4\), .* has 3"),
         (lambda: plan(priority=(0,)), "priority has one entry per op"),
+        (lambda: plan(placement=(0, 1.9, 1, 1)), "placement holds integers, .* 1.9, 1, 1"),
+        (lambda: plan(priority=(0, 1, 2.0, 3)), "priority holds integers"),
         (lambda: plan(placement=(0, 1, 7, 1)), "op 2 .'b'. is placed on device 7, but cluster 'c'"),
         (lambda: plan(placement=(0, 1, 3, 1)), "device 3, but cluster 'c' has 3 devices"),
         (lambda: plan(placement=(0, 1, -1, 1)), "device -1"),
