@@ -138,7 +138,7 @@ def copy_resource(
         reading: As printed, EA-T has its agent shared.
 
     Raises:
-        ConfigError: If the template does not exist in the mode.
+        ConfigError: If the template does not exist in the mode, or no role takes time.
     """
     _check(template, mode)
     shares_agent = template in (Template.mp_dp, Template.e_at)
@@ -153,6 +153,8 @@ def copy_resource(
         return max(resource for _, resource in roles)
     if occupancy is Occupancy.time_weighted:
         total_ns = sum(time_ns for time_ns, _ in roles)
+        if total_ns <= 0:
+            raise ConfigError(f"an iteration takes time, and the roles of {template.value!r} none")
         return sum(time_ns * resource for time_ns, resource in roles) / total_ns
     if template is Template.ea_t:
         return max(profile.r_sim, profile.r_agent) + train
@@ -167,9 +169,11 @@ def traffic(template: Template, profile: RoleProfile, mode: JobMode, num_gmis: i
     The gradient all-reduce over n members moves 2 (n - 1) / n of the policy in 2 (n - 1) messages.
 
     Raises:
-        ConfigError: If the template does not exist in the mode.
+        ConfigError: If the template does not exist in the mode, or `num_gmis` is below 1.
     """
     _check(template, mode)
+    if num_gmis < 1:
+        raise ConfigError(f"an all-reduce has at least one GMI, and it has {num_gmis}")
     p = profile
     step = p.state_bytes + p.action_bytes + p.reward_bytes
     if mode is JobMode.serving:
@@ -202,7 +206,7 @@ def predict(
     """Returns what one GPU yields under a template (eq. 2 and 3).
 
     Raises:
-        ConfigError: If the template does not exist in the mode.
+        ConfigError: If the template does not exist in the mode, or a copy takes nothing.
     """
     resource = copy_resource(template, profile, mode, occupancy, reading)
     compute_ns = (
@@ -212,6 +216,11 @@ def predict(
     )
     com = traffic(template, profile, mode, num_gmis)
     iteration_ns = compute_ns + com.time_ns(latency_ns, bytes_per_s)
+    if resource <= 0.0 or iteration_ns <= 0:
+        raise ConfigError(
+            f"a copy of {template.value!r} takes time and a part of the GPU, and it takes "
+            f"{iteration_ns} ns and {resource}"
+        )
     rate = resource_per_gpu / resource * NS_PER_S / iteration_ns
     return Prediction(template, resource, iteration_ns, rate)
 

@@ -25,12 +25,22 @@ class Sample:
         envs: Environments per GMI.
         steps_per_s: Of all GMIs together.
         memory_bytes: Of one GMI, at its peak.
+
+    Raises:
+        ConfigError: If the rate is no positive number, or the memory negative.
     """
 
     gmis: int
     envs: int
     steps_per_s: float
     memory_bytes: int
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.steps_per_s < float("inf") or self.memory_bytes < 0:
+            raise ConfigError(
+                f"a sample has a finite rate above 0 and memory of at least 0 bytes, and that of "
+                f"{self.gmis} x {self.envs} has {self.steps_per_s} and {self.memory_bytes}"
+            )
 
 
 Profile = Callable[[int, int], Sample | None]
@@ -65,6 +75,11 @@ class SearchSpace:
             )
         if min(self.gmis) < 1 or min(self.envs) < 1:
             raise ConfigError(f"counts are at least 1, and they are {self.gmis} and {self.envs}")
+        if self.gpu_memory_bytes < 0 or not 0.0 <= self.margin < 1.0:
+            raise ConfigError(
+                f"gpu_memory_bytes is at least 0 and margin lies in [0, 1), and they are "
+                f"{self.gpu_memory_bytes} and {self.margin}"
+            )
 
 
 @dataclass(frozen=True, slots=True)

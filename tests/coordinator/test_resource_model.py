@@ -1,5 +1,6 @@
 """The model by the derived golden values: Rs, Ra, Rt = 10, 1, 2; Ts, Ta, Tt = 6, 1, 2."""
 
+import dataclasses
 from fractions import Fraction
 
 import pytest
@@ -109,6 +110,25 @@ def test_with_reservations_no_split_is_cheaper_than_dp_only():
         ]
     )
     assert [p.template for p in found] == [T.dp_only, T.ea_t, T.e_at, T.dp_mp]
+
+
+@pytest.mark.parametrize(
+    ("template", "fields"),
+    [
+        (T.ea_t, {"t_sim_ns": 0, "t_agent_ns": 0, "t_train_ns": 0}),
+        (T.dp_only, {"t_sim_ns": 0, "t_agent_ns": 0, "t_train_ns": 0}),
+        (T.dp_only, {"r_sim": 0, "r_agent": 0, "r_train": 0}),
+    ],
+)
+def test_a_copy_that_takes_nothing_has_no_rate(template, fields):
+    profile = dataclasses.replace(PAPER, **fields)
+    with pytest.raises(ConfigError, match=r"takes time|none"):
+        predict(template, profile, TRAINING, resource_per_gpu=1.0, latency_ns=0, bytes_per_s=None)
+
+
+def test_an_all_reduce_has_a_member():
+    with pytest.raises(ConfigError, match="at least one GMI, and it has 0"):
+        traffic(T.dp_only, PAPER, TRAINING, 0)
 
 
 def test_modes_and_dominant_resource():

@@ -82,6 +82,33 @@ def test_projection_stops_before_memory_runs_out_and_a_real_overflow_is_survived
     assert found.num_profiles == 8
 
 
+def test_a_gain_of_just_the_threshold_is_not_saturated():
+    """Memory doubles and the rate grows by a half at each step: the gain is 0.5."""
+    rates = {1: [64.0, 96.0, 144.0, 216.0]}
+    profile, _ = profile_of(rates, memory=lambda envs: envs)
+    exact = algorithm_1(profile, rate, space(gmis=(1,), sat_threshold=0.5))
+    assert [p.note for p in exact.points] == ["", "", "", ""]
+    above = algorithm_1(profile, rate, space(gmis=(1,), sat_threshold=0.5000001))
+    assert [p.note for p in above.points] == ["", "saturated"]
+
+
+@pytest.mark.parametrize(
+    ("steps_per_s", "memory_bytes"),
+    [(0.0, 1), (-1.0, 1), (float("nan"), 1), (float("inf"), 1), (1.0, -1)],
+)
+def test_a_sample_is_a_rate_and_a_size(steps_per_s, memory_bytes):
+    with pytest.raises(ConfigError, match="that of 2 x 8 has"):
+        Sample(2, 8, steps_per_s, memory_bytes)
+
+
+@pytest.mark.parametrize(
+    "fields", [{"gpu_memory_bytes": -1}, {"margin": 1.0}, {"margin": float("nan")}]
+)
+def test_memory_of_a_search_is_in_range(fields):
+    with pytest.raises(ConfigError, match=r"at least 0 and margin lies in \[0, 1\)"):
+        space(**fields)
+
+
 def test_memory_that_does_not_grow():
     assert saturation(Sample(1, 1, 10, 50), Sample(1, 2, 11, 50)) == float("inf")
     assert saturation(Sample(1, 1, 10, 50), Sample(1, 2, 10, 40)) == float("-inf")
