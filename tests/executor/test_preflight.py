@@ -50,10 +50,53 @@ def test_devices_of_one_gpu_share_its_free_memory():
     needs = needs_of(cluster, seats, INVENTORY, "/dev/shm", 4096, "the arena")
     memory = by_name(needs)["device memory"]
     assert (memory.needed, memory.found) == (141 * GIB, 140 * GIB)
-    assert by_name(needs)["cores"].needed == 1  # green contexts share a process
+    assert by_name(needs)["cores"].needed == 1  # green contexts share a process,
+    assert by_name(needs)["file descriptors"].needed == 2 * 4 + 16  # and each has its socket
+    assert by_name(needs)["host memory"].needed == 4096 + WORKER_BYTES
     text = rf"the cut of 'gpu0' into 2 .* needs {141 * GIB} bytes of device memory, and 'gpu0' has"
     with pytest.raises(CapacityError, match=text):
         check_needs(needs)
+
+
+def test_what_there_is_comes_from_the_host(tmp_path, monkeypatch):
+    files = {
+        "proc/cpuinfo": "model name : x\n",
+        "proc/meminfo": f"MemTotal: {8 * GIB // 1024} kB\nMemAvailable: {5 * GIB // 1024} kB\n",
+        "proc/self/cgroup": "0::/\n",
+    }
+    for name, text in files.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    cluster = core_cluster(4)
+    seats = plan_seats(cluster, GpuInventory(), {})
+    arguments = (cluster, seats, GpuInventory())
+    monkeypatch.setattr("executor.preflight.free_bytes", lambda folder: 123)
+    needs = by_name(needs_of(*arguments, str(tmp_path), 1, "the arena", root=tmp_path))
+    assert needs["host memory"].found == 5 * GIB
+    assert needs["shared memory"].found == 123
+    assert needs["cores"].found == len(os.sched_getaffinity(0))
+    assert not needs["cores"].is_hard
+    assert all(need.is_hard for need in needs.values() if need.name != "cores")
+    missing = needs_of(*arguments, str(tmp_path / "none"), 1, "the arena", root=tmp_path)
+    assert "shared memory" not in by_name(missing)  # allocating it says what is wrong
+
+
+def gpu_device(name, kind, parent, gib, units=132):
+    return Device(name=name, kind=kind, parent=parent, share=units / 132, memory_bytes=gib * GIB)
+
+
+def test_every_gpu_has_its_own_memory_and_an_instance_is_chosen_by_it():
+    two = read_gpus(FakeNvml(count=2))
+    devices = (gpu_device("a", "cuda", "gpu0", 100), gpu_device("b", "mps", "gpu1", 30, 66))
+    cluster = Cluster(name="c", devices=devices)
+    needs = needs_of(cluster, plan_seats(cluster, two, {}), two, "/dev/shm", 1, "the arena")
+    assert [need.needed for need in needs if need.name == "device memory"] == [100 * GIB, 30 * GIB]
+    sliced = read_gpus(FakeNvml(count=1, mig=1, instances={0: ("1g.18gb", 16, 18 << 10)}))
+    cluster = Cluster(name="c", devices=(gpu_device("m", "mig", "gpu0", 18, 16),))
+    seats = plan_seats(cluster, sliced, {})
+    needs = needs_of(cluster, seats, sliced, "/dev/shm", 1, "the arena")
+    assert "device memory" not in by_name(needs)
 
 
 def need(name, needed, found, is_hard=True):

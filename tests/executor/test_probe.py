@@ -1,6 +1,7 @@
 """The probe on made-up machines: control groups of both versions, drivers with and without GPUs."""
 
 import os
+from types import SimpleNamespace
 
 import pytest
 
@@ -176,6 +177,8 @@ def test_a_back_end_is_present_if_its_worker_says_so():
     ]
     assert [seat.shares[0].kind for seat in seats] == ["cuda", "mps", "green_context"]
     assert seats[1].mps.percentage == 50
+    half = 141 * GIB // 2
+    assert [seat.shares[0].memory_bytes for seat in seats] == [141 * GIB, half, half]
 
 
 def test_a_back_end_whose_worker_sees_something_else_is_absent():
@@ -193,6 +196,48 @@ def test_a_gpu_in_mig_mode_is_tried_by_its_instances_only():
     assert not mps.is_present
     assert not whole.is_present
     assert "every GPU is in MIG mode" in mps.detail
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        ("echo no; echo the driver is too old >&2; exit 3", "exit code 3: the driver is too old"),
+        ("exit 4", "exit code 4: it printed nothing"),
+        ("exec sleep 20", "has not looked at its GPU within 0.5 s"),
+    ],
+)
+def test_a_worker_that_cannot_look_is_told(tmp_path, monkeypatch, body, text):
+    program = tmp_path / "python"
+    program.write_text(f"#!/bin/sh\n{body}\n")
+    program.chmod(0o755)
+    monkeypatch.setattr("executor.probe.sys.executable", str(program))
+    monkeypatch.setattr("executor.probe.LOOK_TIMEOUT_S", 0.5)
+    (finding,) = verify_backends(found_with("GPU")).findings
+    assert not finding.is_present
+    assert finding.detail.endswith(text)
+
+
+@pytest.mark.parametrize(
+    ("module", "text"),
+    [
+        (None, "no torch.cuda.green_contexts"),
+        (SimpleNamespace(SUPPORTED=False), "built without"),
+        (SimpleNamespace(SUPPORTED=True, GreenContext=object), "from torch 2.12 on"),
+        (SimpleNamespace(SUPPORTED=True, GreenContext=SimpleNamespace(Stream=1)), None),
+    ],
+)
+def test_green_contexts_need_streams(monkeypatch, module, text):
+    monkeypatch.setattr("executor.probe.load_module", lambda name: module)
+    finding = probe_gpus(FakeNvml(count=1))[1][3]
+    assert finding.is_present == (text is None)
+    assert text is None or text in finding.detail
+
+
+def test_half_a_core_is_a_core(tmp_path):
+    root = make_root(tmp_path, "0::/\n", {"cpu.max": "50000 100000"})
+    cpu = read_host_cpu(root)
+    assert cpu.quota_cores == 0.5
+    assert len(cpu.core_ids) == 1
 
 
 def test_a_worker_without_a_gpu_says_why():

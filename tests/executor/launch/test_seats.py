@@ -9,7 +9,7 @@ from doppler.core.errors import ClusterError, ExecutionError
 from doppler.core.hardware import Hardware
 from doppler.core.layout import Backend, Layout, Slice
 from executor.launch.gpus import GpuInventory, read_gpus
-from executor.launch.seats import Seating, plan_seats
+from executor.launch.seats import Seating, own_units, plan_seats
 from executor.probe import probe_gpus
 from tests.executor.fake_nvml import FakeNvml
 
@@ -195,6 +195,12 @@ def test_partitions_that_were_made_go_when_another_cannot(tmp_path, monkeypatch)
     with pytest.raises(ClusterError, match="multiple of 8 SMs, and device 'b' owns 60"):
         Seating(cluster, static_mps=True, inventory=INVENTORY)
     assert (tmp_path / "log").read_text().splitlines()[-1] == f"sm_partition rm {UUIDS[0]}/1"
+
+
+def test_a_share_is_the_multiprocessors_that_the_layout_gave():
+    """A share is a quotient of two counts; the count comes back whole, whatever was rounded."""
+    whole = read_gpus(FakeNvml(count=1)).gpus[0]
+    assert [own_units(whole, gpu("a", "mps", units)) for units in range(1, 133)] == [*range(1, 133)]
 
 
 def test_core_groups_ask_no_driver():

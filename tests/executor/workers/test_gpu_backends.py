@@ -167,6 +167,19 @@ def test_instances_are_used_as_found():
         assign_instances([("a", 42, 18 * GIB), ("b", 42, 5 * GIB)], FOUND, "gpu0")
 
 
+def test_an_instance_has_the_multiprocessors_that_are_asked_and_no_memory_too_much():
+    (found,) = assign_instances([("x", 14, 18 * GIB)], FOUND, "gpu0").values()
+    assert found.uuid == "MIG-d"  # MIG-a has as much memory, and three times the multiprocessors
+    (found,) = assign_instances([("x", 14, 5 * GIB)], FOUND[::-1], "gpu0").values()
+    assert found.uuid == "MIG-b"  # exactly what is asked, the smallest of three that fit
+
+
+def test_a_control_program_that_hangs_is_given_up(tmp_path, monkeypatch):
+    monkeypatch.setattr("executor.workers.mps.CONTROL_TIMEOUT_S", 0.2)
+    with pytest.raises(ExecutionError, match=r"did not take 'get_server_list': .* timed out"):
+        control_program(tmp_path, "exec sleep 20").servers()
+
+
 def mps_share(**options):
     values = {
         "device": "gmi",
