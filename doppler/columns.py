@@ -1,6 +1,8 @@
 """Columns of planner tables: planners by name, and parts of the learned planner on their own.
 
 policy_only    the pretrained policies' best of k episodes, no search at all
+policy_drawn   the same, each episode decoded with scores, weights and timeline of its own (noise in
+               the parameters instead of the choices); independent of each other, no search either
 policy_tuned   the same policies trained on the target graph (stage II), no search
 policy_polish  the learned planner: policy's episodes, stage II, then the portfolio's search from
                its best plans and those of the list rules
@@ -24,6 +26,8 @@ from doppler.graphs.families import generate
 from doppler.planners import heft, portfolio
 from doppler.planners.ablations import VARIANTS
 from doppler.planners.base import Budget, Planner
+from doppler.planners.guided import GuidedPlanner
+from doppler.planners.guides import GuidedSettings
 from doppler.planners.learned import LearnedPlanner
 from doppler.planners.registry import get_planner, planner_names
 from doppler.training.config import LearnedMode, Start
@@ -57,6 +61,15 @@ def _learned(mode: LearnedMode) -> Planner:
     return plan
 
 
+def _policy_drawn(
+    problem: Problem, scorer: Scorer, budget: Budget, rng: np.random.Generator
+) -> Plan:
+    settings = GuidedSettings(
+        draw_share=1.0, polish_share=0.0, finish_share=0.0, shared_share=0.5, free_share=0.5
+    )
+    return GuidedPlanner(settings=settings, predicted=None)(problem, scorer, budget, rng)
+
+
 def _heft_polish(
     problem: Problem, scorer: Scorer, budget: Budget, rng: np.random.Generator
 ) -> Plan:
@@ -71,6 +84,7 @@ def _heft_polish(
 
 _OWN: dict[str, Planner] = {
     "policy_only": _learned(LearnedMode.sample),
+    "policy_drawn": _policy_drawn,
     "policy_tuned": _learned(LearnedMode.tune),
     "policy_polish": _learned(LearnedMode.polish),
     "heft_polish": _heft_polish,

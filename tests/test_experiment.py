@@ -118,7 +118,7 @@ def test_budgets_in_seconds_grow_with_the_seconds_and_fixed_planners_keep_theirs
     assert calls_for(column("heft"), task.problem, task.costs, 5.0) == 128
 
 
-@pytest.mark.parametrize("name", ["heft_polish", "policy_only", "policy_polish"])
+@pytest.mark.parametrize("name", ["heft_polish", "policy_only", "policy_drawn", "policy_polish"])
 def test_own_columns_keep_to_their_budget_and_repeat(name, task):
     make = column(name)
     runs = [measure(make, task.problem, task.costs, 70, 3) for _ in range(2)]
@@ -127,12 +127,13 @@ def test_own_columns_keep_to_their_budget_and_repeat(name, task):
     assert runs[0].value_ns >= task.bound_ns
 
 
-@pytest.mark.parametrize("name", ["policy_only", "policy_tuned"])
+@pytest.mark.parametrize("name", ["policy_only", "policy_drawn", "policy_tuned"])
 def test_policies_on_their_own_never_search(name, task, monkeypatch):
     def searched(*_, **__):
         raise AssertionError("searched")
 
-    monkeypatch.setattr("doppler.planners.learned_run.LearnedRun.search", searched)
+    for search in ("learned_run.LearnedRun.search", "guided.anneal", "guided._Walk._changed"):
+        monkeypatch.setattr(f"doppler.planners.{search}", searched)
     measure(column(name), task.problem, task.costs, 70, 0)
     with pytest.raises(AssertionError, match="searched"):
         measure(column("policy_polish"), task.problem, task.costs, 70, 0)

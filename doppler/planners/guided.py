@@ -30,7 +30,7 @@ from doppler.core.runtime import INFEASIBLE_NS, Scorer
 from doppler.planners.annealing import AnnealingSettings, anneal
 from doppler.planners.base import Budget
 from doppler.planners.bounds import lower_bounds
-from doppler.planners.guides import Guide, GuideDecoder, GuidedSettings, drawn_guide
+from doppler.planners.guides import Guide, GuideDecoder, GuidedSettings
 from doppler.planners.learned_run import AnytimeEvaluator, LearnedRun, PlanProgress
 from doppler.planners.predicted import TimelineScorer
 from doppler.planners.predicted_walk import PredictedSearch, PredictedSettings
@@ -186,7 +186,9 @@ class _Walk:
             (self._decoder.heft, num_finish),
         ):
             for index in range(number):
-                self._try(first if index == 0 else drawn_guide(first, self._settings, self._rng))
+                self._try(
+                    first if index == 0 else self._decoder.drawn(first, self._settings, self._rng)
+                )
 
     def step(self, count: int) -> None:
         """Changes a guide `count` times; what is not worse takes its place.

@@ -42,6 +42,11 @@ class GuidedSettings:
         order_noise: Deviation of the scores of drawn guides (a part of the score where devices are
             those of the earliest finish, as in perturbed HEFT).
         weight_noise: Deviation of the logarithm of the weights of drawn guides.
+        shared_share: Part of the drawn guides round the policies whose scores move together for the
+            shards of a tensor operation, so that shards keep their order.
+        free_share: Part of the drawn guides round the policies whose timeline leaves out that
+            transfers wait for each other: waiting in the order of placement keeps work from devices
+            that would be free in time.
         step_ops: Largest part of the ops whose score one step changes.
         step_order: Deviation of such a change.
         step_weight: Deviation of the logarithm of a weight that a step changes.
@@ -53,12 +58,21 @@ class GuidedSettings:
     head_start: float = 0.04
     order_noise: float = 0.3
     weight_noise: float = 1.0
+    shared_share: float = 0.0
+    free_share: float = 0.0
     step_ops: float = 0.4
     step_order: float = 0.5
     step_weight: float = 0.3
 
     def __post_init__(self) -> None:
-        for label in ("draw_share", "polish_share", "finish_share", "step_ops"):
+        for label in (
+            "draw_share",
+            "polish_share",
+            "finish_share",
+            "shared_share",
+            "free_share",
+            "step_ops",
+        ):
             if not 0.0 <= getattr(self, label) <= 1.0:
                 raise ConfigError(f"{label} lies in [0, 1], and it is {getattr(self, label)}")
         if self.draw_share + self.polish_share > 1.0:
@@ -80,12 +94,14 @@ class Guide:
         weights: Of PLC's terms.
         strength: Of PLC's network.
         by_finish: True where devices are those of the earliest finish (HEFT's rule).
+        free_wires: True where transfers of the timeline do not wait for each other.
     """
 
     scores: Floats
     weights: Floats
     strength: float
     by_finish: bool
+    free_wires: bool = False
 
 
 class GuideDecoder:
@@ -99,6 +115,13 @@ class GuideDecoder:
 
     def __init__(self, inputs: PolicyInputs, heads: Heads, lists: ListScheduler) -> None:
         self._inputs, self._heads, self.lists = inputs, heads, lists
+        self._free = inputs.tables._replace(bus_ptr=np.zeros_like(inputs.tables.bus_ptr))
+        meta = inputs.assignment.meta
+        alone = meta.max(initial=0) + 1 + np.arange(len(meta))
+        _, first, same = np.unique(
+            np.where(meta < 0, alone, meta), return_index=True, return_inverse=True
+        )
+        self._first_of_meta = first[same]
         ranks = lists.ranks_V[inputs.assignment.op_ids]
         self.policy = Guide(
             scores=heads.scores, weights=heads.priors, strength=1.0, by_finish=False
@@ -119,21 +142,24 @@ class GuideDecoder:
             priors=guide.weights,
             output=(self._heads.output * guide.strength).astype(np.float32),
         )
-        rollouts = sample_episodes(
-            self._inputs.tables, heads, 1, rng, temperature=_COLD, mode=SampleMode.greedy
-        )
+        tables = self._free if guide.free_wires else self._inputs.tables
+        rollouts = sample_episodes(tables, heads, 1, rng, temperature=_COLD, mode=SampleMode.greedy)
         return plan_arrays(self._inputs.assignment, rollouts)
 
-
-def drawn_guide(first: Guide, settings: GuidedSettings, rng: np.random.Generator) -> Guide:
-    """Returns a guide round another one: all scores, all weights and the strength are drawn."""
-    noise = settings.order_noise * rng.standard_normal(len(first.scores))
-    if first.by_finish:
-        return replace(first, scores=first.scores * (1.0 + noise))
-    scale = settings.weight_noise * rng.standard_normal(len(first.weights))
-    return replace(
-        first,
-        scores=first.scores + noise,
-        weights=first.weights * np.exp(scale),
-        strength=float(rng.choice(STRENGTHS)),
-    )
+    def drawn(self, first: Guide, settings: GuidedSettings, rng: np.random.Generator) -> Guide:
+        """Returns a guide round another one: all scores, all weights and the strength are drawn."""
+        noise = settings.order_noise * rng.standard_normal(len(first.scores))
+        if first.by_finish:
+            return replace(first, scores=first.scores * (1.0 + noise))
+        scale = settings.weight_noise * rng.standard_normal(len(first.weights))
+        strength = float(rng.choice(STRENGTHS))
+        if settings.shared_share > 0.0 and rng.random() < settings.shared_share:
+            noise = noise[self._first_of_meta]
+        free_wires = settings.free_share > 0.0 and bool(rng.random() < settings.free_share)
+        return replace(
+            first,
+            scores=first.scores + noise,
+            weights=first.weights * np.exp(scale),
+            strength=strength,
+            free_wires=free_wires,
+        )

@@ -20,7 +20,7 @@ from doppler.planners.anneal_chains import Walk
 from doppler.planners.anneal_core import make_move_tables
 from doppler.planners.base import Budget
 from doppler.planners.evaluator import Evaluator
-from doppler.planners.guides import Guide, GuideDecoder, GuidedSettings, drawn_guide
+from doppler.planners.guides import Guide, GuideDecoder, GuidedSettings
 from doppler.planners.learned_run import LearnedRun
 from doppler.planners.mask import Ints
 from doppler.planners.predicted import TimelineScorer
@@ -136,7 +136,7 @@ class PredictedSearch:
             return
         num_finish = round(share * number)
         guides = [
-            drawn_guide(
+            decoder.drawn(
                 decoder.heft if index < num_finish else decoder.policy, self._drawing, self._rng
             )
             for index in range(number)

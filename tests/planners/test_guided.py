@@ -2,16 +2,18 @@ import dataclasses
 
 import numpy as np
 import pytest
+import torch
 
 from doppler.core.errors import ConfigError
 from doppler.planners.base import Budget
 from doppler.planners.guided import GuidedPlanner
-from doppler.planners.guides import GuidedSettings
+from doppler.planners.guides import GuideDecoder, GuidedSettings
 from doppler.planners.learned import LearnedPlanner
 from doppler.planners.list_schedule import make_list_scheduler
 from doppler.planners.predicted_walk import PredictedSettings
+from doppler.policies.build import build_assignment
 from doppler.policies.config import PolicyConfig, PolicyKind
-from doppler.policies.dual import DualPolicy
+from doppler.policies.dual import DualPolicy, head_arrays, policy_inputs
 from doppler.training.config import LearnedMode
 from simulator.scorer import CompiledScorer
 from tests.policies.problems import layered
@@ -74,6 +76,39 @@ def test_steps_find_what_draws_of_no_width_do_not():
     assert walked < drawn
 
 
+def decoder_of(pair):
+    policy = DualPolicy(TINY, seed=0)
+    inputs = policy_inputs(build_assignment(*pair), TINY)
+    with torch.no_grad():
+        heads = head_arrays(policy.encode(inputs))
+    return GuideDecoder(inputs, heads, make_list_scheduler(*pair)), inputs.assignment.meta
+
+
+@pytest.mark.parametrize("share", [0.0, 1.0])
+def test_scores_of_shards_are_drawn_together_or_alone(share):
+    decoder, meta = decoder_of(layered(3, num_layers=5, width=4))
+    settings = GuidedSettings(shared_share=share)
+    rng = np.random.default_rng(0)
+    moved = decoder.drawn(decoder.policy, settings, rng).scores - decoder.policy.scores
+    alone = moved[meta < 0]
+    assert len(set(alone.round(9).tolist())) == len(alone) > 0
+    for shards in (moved[meta == index] for index in range(meta.max() + 1)):
+        assert len(shards) == 4
+        assert len(set(shards.round(9).tolist())) == (1 if share else 4)
+
+
+def test_free_wires_let_transfers_pass_each_other():
+    decoder, _ = decoder_of(layered(0, num_layers=8, width=5))
+    rng = np.random.default_rng(0)
+    free = dataclasses.replace(decoder.policy, free_wires=True)
+    plans = [decoder.decode(guide, rng) for guide in (decoder.policy, free, free)]
+    assert (plans[0][0] != plans[1][0]).any()
+    assert (plans[1][0] == plans[2][0]).all()
+    settings = GuidedSettings(free_share=0.5)
+    drawn = [decoder.drawn(decoder.policy, settings, rng).free_wires for _ in range(200)]
+    assert 60 < sum(drawn) < 140
+
+
 def test_policies_without_terms_are_guides_too():
     pair = layered(1, num_layers=4, width=3)
     policy = DualPolicy(dataclasses.replace(TINY, kind=PolicyKind.paper), seed=0)
@@ -86,6 +121,7 @@ def test_policies_without_terms_are_guides_too():
     ("change", "said"),
     [
         ({"finish_share": 1.5}, "finish_share lies in"),
+        ({"free_share": -0.1}, "free_share lies in"),
         ({"draw_share": 0.8, "polish_share": 0.4}, "0.8 and 0.4"),
         ({"step_order": -1.0}, "step_order is at least 0"),
     ],
