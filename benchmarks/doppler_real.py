@@ -7,17 +7,18 @@ iteration is one pass; the time of a plan is the makespan of a pass, as in the p
 
 `learned_over_best_baseline` is the upper end of the ratio's 95 % interval, the worst of the graphs;
 one device with all cores and a thread per core is among the baselines. Windows that choose never
-judge: stage III's race chooses the learned plan, turns after it (`chosen on`) the fastest baseline
-of all, and the ratio comes from blocks measured after both (`judged on`). So the luck that makes
-the fastest of many look faster than it is favours neither side. `stage3_iterations` are the passes
-that stage III ran for it, the race included. `spearman` is the rank correlation of simulated and
-measured times, both relative to the learned plan's, over the plans that can be told apart: in the
-order of measured time, one whose interval overlaps that of the last one taken is left out. On two
-cores nearly all planners come within 1 % of the lower bound, so random plans that load one core
-more than the other are measured, too, in turns of their own with the learned and the single-device
-plan. Simulated times have stage III's term for operands that have left the caches;
-`spearman_without_reuse` tells what the cost table alone is worth. `foreign_cores` says how many
-cores other programs kept busy meanwhile: above about 0.1 the figures tell of them.
+judge: stage III's race chooses the learned plan; turns after it (`chosen on`), and a race of the
+four fastest in them, the best baseline; and the ratio comes from blocks measured after all that
+(`judged on`). So the luck that makes the fastest of many look faster than it is favours neither
+side, and a slow baseline that looked fast once is not what the learned plan meets.
+`stage3_iterations` are the passes that stage III ran for it, the race included. `spearman` is the
+rank correlation of simulated and measured times, both relative to the learned plan's, over the
+plans that can be told apart: in the order of measured time, one whose interval overlaps that of the
+last one taken is left out. On two cores nearly all planners come within 1 % of the lower bound, so
+random plans that load one core more than the other are measured, too, in turns of their own with
+the learned and the single-device plan. Simulated times have stage III's term for operands that have
+left the caches; `spearman_without_reuse` tells what the cost table alone is worth. `foreign_cores`
+says how many cores other programs kept busy meanwhile: above about 0.1 the figures tell of them.
 """
 
 import argparse
@@ -54,6 +55,8 @@ PLANNERS = (
 """All but `dp_only` (deep-RL jobs only), enumeration and proofs (graphs of tens of ops), parts of
 the learned planner, and the searches whose best the portfolio is."""
 
+FINALISTS = 4
+"""Fastest baselines of the turns, which race for being the one that the learned plan meets."""
 SKEWS = (0.6, 0.7, 0.8, 0.9)
 """Random plans: probability that an op is put on the first core."""
 SKEWED_TURNS = 6
@@ -139,6 +142,7 @@ def learn_graph(graph: str, arguments: argparse.Namespace) -> LearnRun:
             f"training.sim_episodes={arguments.budget}",
             f"comparison.max_blocks={arguments.blocks}",
             "comparison.half_width=0.01",
+            f"comparison.finalists={FINALISTS}",
             f"results='{folder}'",
             f"cost_cache='{folder}/cost_tables'",
         ]

@@ -234,10 +234,14 @@ class ComparisonSettings:
     min_blocks: int = setting(MIN_BLOCKS, "ABBA blocks at least")
     max_blocks: int = setting(12, "ABBA blocks at most")
     half_width: float = setting(0.03, "stop when the 95 % half-width of the ratio is this small")
+    finalists: int = setting(
+        1, "baselines, the fastest in the turns, that race for being the best; 1 = no race"
+    )
 
     def __post_init__(self) -> None:
         at_least(self, MIN_BLOCKS, "min_blocks")
         at_least(self, self.min_blocks, "max_blocks")
+        at_least(self, 1, "finalists")
 
 
 @dataclass(slots=True, kw_only=True)

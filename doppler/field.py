@@ -116,8 +116,8 @@ def is_same(first: Plan, second: Plan) -> bool:
     return _key(first) == _key(second)
 
 
-def _key(plan: Plan) -> tuple[tuple[int, ...], ...]:
-    return plan.placement, plan.ranks(), *sorted(plan.holds)
+def _key(plan: Plan) -> tuple[object, ...]:
+    return plan.cluster_digest, plan.placement, plan.ranks(), *sorted(plan.holds)
 
 
 def _fastest_first(scorer: Scorer, plans: Sequence[Plan]) -> list[Plan]:
