@@ -169,6 +169,7 @@ class CompiledRuntime:
             out,
             (rows, np.array([0, len(rows)], np.int64)),
             given,
+            penalty_ns_per_mib=0,  # a full device is told of, and the run goes on
         )
         if out[0] == BLOCKED_PLAN:
             # The specification knows what waits for what, and raises.
