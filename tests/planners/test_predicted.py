@@ -116,6 +116,19 @@ def test_more_candidates_alone_help():
     assert values[1] < values[0]
 
 
+def test_walks_by_prediction_help():
+    pairs = [layered(seed, num_layers=8, width=6, num_devices=4) for seed in range(4)]
+    few = dataclasses.replace(QUICK, draw_share=0.3, polish_share=0.0, candidates=1)
+    values = [
+        sum(
+            guided(pair, 40, dataclasses.replace(few, fewest_steps=steps, steps=steps))[1]
+            for pair in pairs
+        )
+        for steps in (1, 200)
+    ]
+    assert values[1] < values[0]
+
+
 def test_of_a_period_nothing_is_predicted():
     problem, costs = layered(2, num_layers=4, width=3)
     pair = dataclasses.replace(problem, objective=Objective.period), costs
