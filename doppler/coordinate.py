@@ -8,7 +8,7 @@ machine. Then GMI-DRL's own search and its resource model are compared with the 
 import dataclasses
 import functools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from rich.table import Table
 
@@ -212,7 +212,11 @@ def _show_model(coordination: Coordination, envs_per_shard: int, view: View) -> 
 def _show_searches(
     config: CoordinateConfig, coordination: Coordination, counts: Sequence[int], view: View
 ) -> None:
-    """Shows what algorithm 1 finds of what the exhaustive search finds, and what each costs."""
+    """Shows what each search finds, at which global batch, and what it costs.
+
+    GMI-DRL's searches choose the batch, too; how good what they find is, is told among all that was
+    profiled at the same batch.
+    """
     most = max(coordination.layouts)
     shards = coordination.settings.num_shards
     # Times are known up to twice the largest count that was measured, on all GMIs together.
@@ -244,24 +248,43 @@ def _show_searches(
             start = time.perf_counter()
             found[name] = search(), time.perf_counter() - start
             advance(1, name)
-    best = found["exhaustive"][0].best
+    best = best_by_batch([result for result, _ in found.values()])
     table = Table(title=f"GMI-DRL's search (DP-only, profiles {config.profiles.value})")
-    for heading in ("search", "GMIs", "envs each", "steps/s", "profiles", "s", "below best"):
-        is_name = heading == "search"
-        table.add_column(heading, justify="left" if is_name else "right", no_wrap=is_name)
+    headings = ("search", "batch", "GMIs", "envs each", "steps/s", "gap", "profiles", "s")
+    for heading in headings:
+        is_number = heading in ("batch", "steps/s", "gap")
+        table.add_column(
+            heading, justify="left" if heading == "search" else "right", no_wrap=is_number
+        )
     for name, (result, seconds) in found.items():
-        total_best = best.total if best is not None and not name.endswith("environments") else None
-        table.add_row(name, *_search_cells(result, seconds, total_best))
+        cells = _search_cells(result, coordination.settings.horizon, best)
+        table.add_row(name, *cells, str(result.num_profiles), f"{seconds:.2f}")
     view.show(table)
+    view.line("gap: below the best that was profiled at the same global batch")
 
 
-def _search_cells(found: SearchResult, seconds: float, best: float | None) -> tuple[str, ...]:
+def best_by_batch(results: Sequence[SearchResult]) -> dict[int, float]:
+    """Returns the highest rate that any search has seen, by environments in all."""
+    best: dict[int, float] = {}
+    for point in (point for result in results for point in result.points):
+        if point.sample is not None:
+            num_envs = point.gmis * point.envs
+            best[num_envs] = max(best.get(num_envs, 0.0), _rate(point.sample))
+    return best
+
+
+def _search_cells(found: SearchResult, horizon: int, best: Mapping[int, float]) -> tuple[str, ...]:
     top = found.best
-    cost = (str(found.num_profiles), f"{seconds:.2f}")
     if top is None or top.total is None:
-        return ("-", "-", "nothing found", *cost, "-")
-    distance = "-" if best is None else f"{1 - top.total / best:.1%}"
-    return (str(top.gmis), str(top.envs), f"{top.total:,.0f}", *cost, distance)
+        return ("-", "-", "-", "nothing found", "-")
+    num_envs = top.gmis * top.envs
+    return (
+        f"{num_envs * horizon:,}",
+        str(top.gmis),
+        str(top.envs),
+        f"{top.total:,.0f}",
+        f"{1 - top.total / best[num_envs]:.1%}",
+    )
 
 
 def _rate(sample: Sample) -> float:

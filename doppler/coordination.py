@@ -30,10 +30,17 @@ from doppler.core.costs import Costs
 from doppler.core.errors import CapacityError
 from doppler.core.graph import DataflowGraph
 from doppler.core.hardware import Hardware
+from doppler.core.job_mode import JobMode
 from doppler.core.layout import Backend, Layout
 from doppler.core.problem import Problem
 from doppler.jobs import RLJob, build_job
-from doppler.measure import Interval, keep_or_leave, measured_period_ns, median_interval
+from doppler.measure import (
+    Interval,
+    Margins,
+    keep_or_leave,
+    measured_period_ns,
+    median_interval,
+)
 from doppler.planners.base import Budget
 from doppler.planners.learned import SOURCE, LearnedPlanner
 from doppler.training.config import Start
@@ -204,13 +211,14 @@ class Coordination:
         try:
             with open_executor(job.spec, problem, ExecutorOptions()) as executor:
                 executor.run(problem, plan, 3)
-                trace = executor.run(problem, plan, iterations)
+                margins = margins_of(problem, self.settings.mode)
+                trace = executor.run(problem, plan, iterations + margins.num_iterations)
         except CapacityError:
             return None
         return Sample(
             gmis=gmis,
             envs=envs,
-            steps_per_s=job.env_steps_per_iteration * NS_PER_S / measured_period_ns(trace),
+            steps_per_s=job.env_steps_per_iteration * NS_PER_S / measured_period_ns(trace, margins),
             memory_bytes=max(trace.peak_bytes),
         )
 
@@ -227,7 +235,7 @@ class Coordination:
         Args:
             rows: At least one of them is a template's.
             windows: Windows per row, after one that warms up.
-            iterations: Iterations per window.
+            iterations: Iterations measured per window, beside its margins (`margins_of`).
             shm_dir: Mount for the shared memory.
         """
         rates: list[list[float]] = [[] for _ in rows]
@@ -246,12 +254,15 @@ class Coordination:
                 order = range(len(rows)) if turn % 2 == 0 else reversed(range(len(rows)))
                 for index in order:
                     row = rows[index]
+                    problem = row.variant.problem
+                    margins = margins_of(problem, self.settings.mode)
                     trace = executors[_key(row)].run(
-                        row.variant.problem, row.variant.plan, iterations
+                        problem, row.variant.plan, iterations + margins.num_iterations
                     )
                     if turn:
                         steps = jobs[index].env_steps_per_iteration
-                        rates[index].append(steps * NS_PER_S / measured_period_ns(trace))
+                        period_ns = measured_period_ns(trace, margins)
+                        rates[index].append(steps * NS_PER_S / period_ns)
         templates = [index for index, row in enumerate(rows) if not row.is_learned]
         incumbent = max(templates, key=lambda index: float(np.median(rates[index])))
         rng = np.random.default_rng(self._seed)
@@ -299,6 +310,16 @@ class Coordination:
             simulations=scorer.num_calls,
             seconds=time.perf_counter() - start,
         )
+
+
+def margins_of(problem: Problem, mode: JobMode) -> Margins:
+    """Returns what to leave out of a measured window: as much as iterations may run ahead.
+
+    In simulation, without noise, five iterations of asynchronous jobs on two GMIs gave 0.79 to 0.97
+    of the period as they are, and all of it with these margins. A synchronous job begins nothing
+    ahead.
+    """
+    return Margins() if mode is JobMode.synchronous else Margins(head=2, tail=problem.graph.window)
 
 
 def _key(row: Row) -> tuple[str, str]:

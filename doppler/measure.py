@@ -27,18 +27,42 @@ class Interval:
     high: float
 
 
-def measured_period_ns(trace: Trace) -> float:
-    """Returns (E_n - E_0) / n of one window, in ns; the first iteration fills the pipeline.
+@dataclass(frozen=True, slots=True)
+class Margins:
+    """Iterations of a window that are run and not measured.
+
+    Where iterations overlap, a window begins with nothing done ahead and ends with nothing left to
+    do ahead, so it looks faster than the job is.
+
+    Attributes:
+        head: At the beginning, 1 or more: the first fills the pipeline.
+        tail: At the end.
+    """
+
+    head: int = 1
+    tail: int = 0
+
+    @property
+    def num_iterations(self) -> int:
+        """Iterations to run beside those that are measured, the first one not counted."""
+        return self.head - 1 + self.tail
+
+
+def measured_period_ns(trace: Trace, margins: Margins = Margins()) -> float:
+    """Returns (E_n - E_w) / (n - w) of one window, in ns; the first iteration fills the pipeline.
 
     Raises:
-        DopplerError: If the trace has fewer than three iterations.
+        DopplerError: If the trace has fewer than three iterations beside its margins.
     """
-    ends = trace.iteration_ends_ns()
-    if len(ends) < 3:
+    num_ends = trace.iterations - margins.num_iterations
+    if num_ends < 3:
+        beside = f" beside its margins of {margins.num_iterations}" * bool(margins.num_iterations)
         raise DopplerError(
-            f"a measured window needs at least 3 iterations, and the trace has {len(ends)}"
+            f"a measured window needs at least 3 iterations{beside}, and the trace has "
+            f"{trace.iterations}"
         )
-    return (ends[-1] - ends[0]) / (len(ends) - 1)
+    ends = trace.iteration_ends_ns()[margins.head - 1 :][:num_ends]
+    return (ends[-1] - ends[0]) / (num_ends - 1)
 
 
 def median_interval(values: Sequence[float], rng: np.random.Generator) -> Interval:

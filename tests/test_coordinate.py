@@ -1,17 +1,30 @@
 """The coordinator on two cores, with costs made by hand: variants, equal batches, both searches."""
 
+import contextlib
 import dataclasses
 
 import pytest
 
 from doppler import coordinate as module
+from doppler import coordination
+from doppler.api import simulate
 from doppler.calibration import Calibration, DispatchCost
 from doppler.cli import main
 from doppler.config import JOBS
 from doppler.coordination import Batch, Coordination
 from doppler.coordinator.resource_model import Dominant, Template
+from doppler.coordinator.search import (
+    Point,
+    Sample,
+    SearchResult,
+    SearchSpace,
+    at_fixed_batch,
+    exhaustive,
+)
 from doppler.core.hardware import Hardware, Processor
+from doppler.core.job_mode import JobMode
 from doppler.jobs import build_job
+from doppler.measure import MIN_RATIOS
 from executor.probe import ProbeResult
 from simulator.costs.measured import CostEntry
 
@@ -43,7 +56,7 @@ HARDWARE = Hardware(
 )
 
 
-def calibration(fused):
+def calibration(fused, settings=SETTINGS):
     """Every op takes 1 ms on one core and as long on two: only GMIs side by side help.
 
     As by a calibration, single cores are measured at all counts, both together at one.
@@ -52,7 +65,7 @@ def calibration(fused):
         (op.kind, op.flop, cores)
         for count, cores in ((2, 1), (4, 1), (6, 1), (4, 2))
         for op in build_job(
-            dataclasses.replace(SETTINGS, fused=fused, envs_per_shard=count), 0
+            dataclasses.replace(settings, fused=fused, envs_per_shard=count), 0
         ).graph.ops
     }
     entries = [
@@ -172,6 +185,52 @@ def test_a_profile_counts_all_gmis_and_the_peak_of_one(coordinator):
     assert 0 < sample.memory_bytes < 10**9
 
 
+def test_what_a_search_finds_is_ranked_among_equal_batches():
+    """Twice the environments run at a higher rate, which says nothing of a plan."""
+    rates = {(1, 8): 100.0, (2, 4): 130.0, (1, 16): 150.0, (2, 8): 240.0}
+
+    def profile(gmis, envs):
+        rate = rates.get((gmis, envs))
+        return None if rate is None else Sample(gmis, envs, rate, 10)
+
+    space = SearchSpace(gmis=(1, 2), envs=(4, 8, 16), gpu_memory_bytes=1000)
+    rate = module._rate
+    fixed = at_fixed_batch(profile, rate, space, 8)
+    best = module.best_by_batch([exhaustive(profile, rate, space), fixed])
+    assert best == {8: 130.0, 16: 240.0}
+    one = SearchResult((Point(1, 16, profile(1, 16), 150.0),))
+    assert module._search_cells(one, 4, best) == ("64", "1", "16", "150", "37.5%")
+    assert module._search_cells(fixed, 4, best) == ("32", "2", "4", "130", "0.0%")
+    assert module._search_cells(SearchResult(()), 4, best)[3] == "nothing found"
+
+
+class Simulated:
+    """Runs plans in the simulator where `verify` would run them on workers: no noise at all."""
+
+    def __init__(self, coordinator):
+        self.coordinator = coordinator
+
+    def __call__(self, spec, problem, options):
+        return contextlib.nullcontext(self)
+
+    def run(self, problem, plan, iterations):
+        return simulate(problem, plan, self.coordinator.costs(problem), iterations)
+
+
+@pytest.mark.parametrize("mode", list(JobMode))
+def test_short_windows_are_not_faster_than_the_job(mode, monkeypatch):
+    settings = dataclasses.replace(
+        SETTINGS, mode=mode, staleness=1 if mode is JobMode.asynchronous else 0
+    )
+    tables = {fused: calibration(fused, settings).table() for fused in (True, False)}
+    coordinator = Coordination(settings, HARDWARE, tables, seed=0)
+    monkeypatch.setattr(coordination, "open_executor", Simulated(coordinator))
+    rows, _ = coordinator.templates(OWN)
+    found = coordinator.verify(rows, windows=MIN_RATIOS, iterations=5, shm_dir="/dev/shm")
+    for row, rate in zip(rows, found.rates, strict=True):
+        assert rate.value == pytest.approx(row.steps_per_s, rel=1e-3), row.name
+
+
 def test_the_command_prints_variants_and_searches(monkeypatch, capsys):
     monkeypatch.setattr(
         module, "probe", lambda shm_dir: ProbeResult(hardware=HARDWARE, findings=())
@@ -207,6 +266,7 @@ def test_the_command_prints_variants_and_searches(monkeypatch, capsys):
     assert "learned placement over the best template" in out
     assert "16 environments" in out
     assert "resource model on measured op times (compute decides)" in out
+    assert "gap: below the best that was profiled at the same global batch" in out
     assert "printed: the paper's reading" in out
     assert "not possible: " in out
     assert main(["coordinate", "job=ppo_pendulum", "verify=-1"]) == 2

@@ -7,6 +7,7 @@ from doppler.core.errors import DopplerError
 from doppler.core.plan import Plan
 from doppler.core.trace import OpSpan, Trace
 from doppler.measure import (
+    Margins,
     compare_interleaved,
     keep_or_leave,
     measured_period_ns,
@@ -49,6 +50,17 @@ def test_a_late_end_of_an_early_iteration_counts_for_all_later_ones():
 def test_a_window_that_is_too_short_is_refused():
     with pytest.raises(DopplerError, match="at least 3 iterations, and the trace has 2"):
         measured_period_ns(trace([1, 2]))
+
+
+def test_margins_leave_out_where_less_is_done_ahead():
+    """Iterations take 12 in the middle, 9 while nothing was done ahead and 10, 8 at the end."""
+    ends = [20, 29, 41, 53, 65, 75, 83]
+    assert measured_period_ns(trace(ends), Margins(head=2, tail=2)) == 12
+    assert measured_period_ns(trace(ends), Margins(head=2)) == 54 / 5
+    assert measured_period_ns(trace(ends), Margins(tail=2)) == 45 / 4
+    assert measured_period_ns(trace(ends)) == 63 / 6
+    with pytest.raises(DopplerError, match=r"3 iterations beside its margins of 5, and .* has 7"):
+        measured_period_ns(trace(ends), Margins(head=3, tail=3))
 
 
 def test_ratio_interval_of_six_ratios_is_all_that_was_seen():

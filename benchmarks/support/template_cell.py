@@ -9,6 +9,7 @@ import numpy as np
 
 from doppler.calibration import job_problem, single_plan, spread_plan
 from doppler.config import JOBS
+from doppler.coordination import margins_of
 from doppler.coordinator.layouts import even_layout
 from doppler.coordinator.variants import DRLJob, Variant, all_variants
 from doppler.core.costs import Costs
@@ -98,8 +99,10 @@ class CellBench:
         """Runs one window and returns its steps per second."""
         problem = candidate.variant.problem
         length = max(MIN_WINDOW, round(WINDOW_NS * candidate.predicted / self.steps / NS_PER_S))
+        margins = margins_of(problem, self._settings.mode)
+        length += margins.num_iterations
         trace = self.executor(problem).run(problem, candidate.plan, length)
-        return self.steps * NS_PER_S / measured_period_ns(trace)
+        return self.steps * NS_PER_S / measured_period_ns(trace, margins)
 
     def predict(self, variant: Variant, plan: Plan) -> float:
         """Returns the steps per second of a plan in the simulator, links as measured."""
