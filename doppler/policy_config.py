@@ -44,6 +44,7 @@ class TransferConfig:
     )
     source_episodes: int = setting(2000, "episodes on the source")
     few_shot: int = setting(200, "episodes of few-shot on the target")
+    predictions: int = setting(12000, "predictions at most that few-shot chooses a simulation by")
     scratch: int = setting(4000, "episodes of a policy from scratch on the target")
     reference: int = setting(20000, "plans of the long portfolio run that the best known is from")
     seeds: int = setting(3, "seeds per case")
@@ -51,4 +52,5 @@ class TransferConfig:
     output: str = setting("results/transfer", "folder of chart and table")
 
     def __post_init__(self) -> None:
-        at_least(self, 1, "few_shot", "scratch", "reference", "seeds", "source_episodes")
+        at_least(self, 1, "few_shot", "predictions", "scratch", "reference")
+        at_least(self, 1, "seeds", "source_episodes")

@@ -42,6 +42,7 @@ from doppler.planners.guided import GuidedPlanner
 from doppler.planners.guides import GuidedSettings
 from doppler.planners.learned import LearnedPlanner
 from doppler.planners.learned_run import PlanProgress
+from doppler.planners.predicted_walk import PredictedSettings
 from doppler.planners.registry import get_planner
 from doppler.policies.dual import DualPolicy
 from doppler.policies.pretrained import load_pretrained
@@ -185,15 +186,19 @@ def run_case(name: str, target: Pair, seed: int, config: TransferConfig) -> list
     _run(teacher, source, config.source_episodes, seed)
     assert teacher.policy is not None
     few, many = config.few_shot, config.scratch
+    steps = config.predictions
+    predicted = PredictedSettings(fewest_steps=max(1, steps // 4), steps=steps)
+    few_shot = GuidedPlanner(policy=_copy(teacher.policy), predicted=predicted)
+    no_policy = GuidedPlanner(settings=GuidedSettings(finish_share=1.0), predicted=predicted)
     zero = LearnedPlanner(mode=LearnedMode.greedy, policy=_copy(teacher.policy))
     tuned = LearnedPlanner(mode=LearnedMode.tune, policy=_copy(teacher.policy))
     planners: dict[str, tuple[Planner, int]] = {
         "zero_shot": (zero, 1),
-        "few_shot": (GuidedPlanner(policy=_copy(teacher.policy)), few),
+        "few_shot": (few_shot, few),
         "few_shot_simulated": (GuidedPlanner(policy=_copy(teacher.policy), predicted=None), few),
-        "few_shot_heft": (GuidedPlanner(settings=GuidedSettings(finish_share=1.0)), few),
+        "few_shot_heft": (no_policy, few),
         "few_shot_tuned": (tuned, few),
-        "pretrained": (GuidedPlanner(policy=pair), few),
+        "pretrained": (GuidedPlanner(policy=pair, predicted=predicted), few),
         "scratch": (LearnedPlanner(mode=LearnedMode.tune), many),
         "heft": (get_planner("heft"), 4),
         "perturbed_heft_few": (get_planner("perturbed_heft"), few),

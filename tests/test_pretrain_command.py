@@ -62,13 +62,15 @@ def test_mode_is_a_setting_of_the_learned_planner(tmp_path, capsys):
 @pytest.mark.parametrize("case", ["p100_to_v100"])
 def test_transfer_writes_table_and_chart(tmp_path, case):
     words = [f"cases=[{case}]", f"output={tmp_path}", "seeds=1", "source_episodes=64"]
-    budgets = ["few_shot=20", "scratch=64", "reference=80"]
+    budgets = ["few_shot=20", "predictions=40", "scratch=64", "reference=80"]
     assert main(["transfer", *words, *budgets]) == 0
     document = json.loads((tmp_path / "transfer.json").read_text())
     values = {row["arm"]: row["value_ns"] for row in document["rows"]}
     assert set(values) == {
         "zero_shot",
         "few_shot",
+        "few_shot_simulated",
+        "few_shot_heft",
         "few_shot_tuned",
         "pretrained",
         "scratch",

@@ -54,6 +54,11 @@ def plan(problem: Problem, scorer: Scorer, budget: Budget, rng: np.random.Genera
     return GuidedPlanner()(problem, scorer, budget, rng)
 
 
+def _both_timelines() -> GuidedSettings:
+    """Half of the guides with shards that move together, half with transfers that never wait."""
+    return GuidedSettings(shared_share=0.5, free_share=0.5)
+
+
 @dataclass(slots=True, kw_only=True)
 class GuidedPlanner:
     """The planner with its settings.
@@ -66,7 +71,7 @@ class GuidedPlanner:
     """
 
     policy: DualPolicy | None = None
-    settings: GuidedSettings = field(default_factory=GuidedSettings)
+    settings: GuidedSettings = field(default_factory=_both_timelines)
     predicted: PredictedSettings | None = field(default_factory=PredictedSettings)
     on_progress: Callable[[PlanProgress], None] | None = None
 

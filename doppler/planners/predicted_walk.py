@@ -49,8 +49,8 @@ class PredictedSettings:
     polish_share: float = 0.1
     candidates: int = 8
     chains: int = 8
-    fewest_steps: int = 1500
-    steps: int = 6000
+    fewest_steps: int = 3000
+    steps: int = 12000
     hot: float = 0.003
     cold: float = 0.0003
     spread: float = 1.0
