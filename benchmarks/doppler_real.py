@@ -59,7 +59,7 @@ FINALISTS = 4
 """Fastest baselines of the turns, which race for being the one that the learned plan meets."""
 SKEWS = (0.6, 0.7, 0.8, 0.9)
 """Random plans: probability that an op is put on the first core."""
-SKEWED_TURNS = 6
+SKEWED_TURNS = 4
 SKEWED_ITERATIONS = 4
 MIN_PLANS = 3
 """Of fewer plans there is no rank correlation."""
@@ -247,10 +247,11 @@ def show(graph: str, run: LearnRun, rows: Sequence[Point]) -> None:
         f"{run.comparison.blocks} blocks {judged.value:.3f} [{judged.low:.3f}, {judged.high:.3f}]"
     )
     if run.system is not None:
-        names = ", ".join(plan.source for plan in run.system.ranking[:3])
+        names = "; ".join(plan.source for plan in run.system.ranking[:3])
         print(
-            f"  stage III: {run.system.iterations} passes, {run.system.race_windows} windows of "
-            f"them a race of {len(run.system.ranking)} plans; first {names}"
+            f"  stage III: {run.system.iterations} passes in {len(run.system.windows)} windows, "
+            f"{run.system.race_windows} of them a race of {len(run.system.ranking)} plans; in "
+            f"front: {names}"
         )
     print("  seconds:", {k: round(v, 1) for k, v in run.seconds.items()}, flush=True)
 

@@ -119,10 +119,10 @@ def _stage_three(
         f"slower plans, {system.extra_ns / 1e9:.2f} s; {len(switches)} changes of plan "
         f"{run.stage3_switch_ns / 1e9:.2f} s; learning {system.learning_seconds:.1f} s"
     )
-    ranked = ", ".join(plan.source for plan in system.ranking[:RANKED])
+    ranked = "; ".join(plan.source for plan in system.ranking[:RANKED])
     view.line(
         f"  race: {len(system.ranking)} plans, {system.race_windows} windows, "
-        f"{system.race_windows * training.window_iterations} iterations; first {ranked}"
+        f"{system.race_windows * training.window_iterations} iterations; in front: {ranked}"
     )
     reuse = system.reuse
     if reuse is not None:
