@@ -16,7 +16,7 @@ from doppler.core.errors import ConfigError, DeadlockError, PlanError
 from doppler.core.plan import Plan, check_plan
 from doppler.core.problem import Objective, Problem
 from doppler.core.trace import MIN_PERIOD_ITERATIONS
-from simulator.engine.jit import COUNT_BYTES, FIND_PERIOD, GIVE_PERIOD, IDLE
+from simulator.engine.jit import COUNT_BYTES, FIND_PERIOD, GIVE_PERIOD, IDLE, WRITE_LOG
 from simulator.engine.lanes import Engine, Holds, Kernel, Lane
 from simulator.engine.limits import int64_array
 from simulator.engine.tables import Int64
@@ -83,6 +83,7 @@ class CompiledScorer:
         self._threads = threads
         self._pool = ThreadPoolExecutor(threads - 1) if threads > 1 else None
         self._lanes: dict[tuple[int, int, bool, bool], list[Lane]] = {}
+        self._searched: Lane | None = None
         self._mode = FIND_PERIOD | GIVE_PERIOD if is_period else 0
 
     def score(
@@ -194,11 +195,19 @@ class CompiledScorer:
     def kernel(self) -> Kernel:
         """What a compiled search hands to `simulator.engine.kernel.run_plans` itself, plan by plan.
 
-        It counts its plans in `num_calls`, and uses the kernel in one thread at a time.
+        It counts its plans in `num_calls`, and uses the kernel in one thread at a time. Runs of one
+        iteration write their log, which says what the makespan waited for.
         """
-        mode = self._mode | self._memory_mode(self._iterations)
-        lanes = self._lanes_for((self._iterations, 0, False, self._mode != 0))
-        return lanes[0].kernel(mode, self._penalty, stops_early=not self._mode)
+        mode = self._mode | self._memory_mode(self._iterations) | (0 if self._mode else WRITE_LOG)
+        if self._searched is None:
+            self._searched = Lane(
+                self._engine,
+                self._iterations,
+                memory=bool(mode & COUNT_BYTES),
+                recurrence=bool(mode & FIND_PERIOD),
+                traced=bool(mode & WRITE_LOG),
+            )
+        return self._searched.kernel(mode, self._penalty, stops_early=not self._mode)
 
     def _with_overheads(self, costs: Costs) -> "CompiledScorer":
         """This scorer, or one like it where slowdown or dispatch costs are others."""

@@ -1,12 +1,15 @@
 """Chains of the annealing planner: compiled where the scorer has a kernel, else step by step.
 
-Both ways draw the same numbers and make the same moves, so they end with the same plans.
+Compiled chains know the critical path of their plans where the runs write a log. Elsewhere both
+ways draw the same numbers and make the same moves, so they end with the same plans.
+
 Arrays: `C` chains, `U` units, `V` ops.
 """
 
 import numpy as np
 
 from doppler.planners.anneal_core import MoveTables
+from doppler.planners.anneal_critical import room
 from doppler.planners.anneal_moves import propose, slacks
 from doppler.planners.anneal_walk import temperature, walk
 from doppler.planners.evaluator import Evaluator
@@ -41,6 +44,9 @@ class Walk:
         self.values_C = np.asarray([row[0] for row in starts], dtype=np.int64)
         self.devices_CU = np.stack([row[1] for row in starts]).astype(np.int64)
         self.keys_CV = np.stack([_spread(row[2]) for row in starts]).astype(np.int64)
+        num_ops = self.keys_CV.shape[1]
+        self._paths_CN3 = np.zeros((len(starts), room(num_ops), 3), dtype=np.int64)
+        self._counts_C = np.zeros(len(starts), dtype=np.int64)
         self._states_C = rng.integers(1, 2**63 - 1, size=len(starts), dtype=np.uint64)
 
     def run(self, steps: int, hot: float, cold: float) -> None:
@@ -65,6 +71,8 @@ class Walk:
             self.values_C,
             self.devices_CU,
             self.keys_CV,
+            self._paths_CN3,
+            self._counts_C,
             hot,
             cold,
             first,

@@ -77,10 +77,16 @@ def propose_one(
             state, moved = _move_keys(t, state, u >= KEY_SWAP, new_keys_V)
             if moved:
                 break
+    place_ops(t, new_devices_U, placement_V)
+    return state
+
+
+@jit
+def place_ops(t: MoveTables, devices_U: Ints, placement_V: Ints) -> None:
+    """Writes the device of each op."""
     for op in range(t.unit_V.size):
         unit = t.unit_V[op]
-        placement_V[op] = new_devices_U[unit] if unit >= 0 else 0
-    return state
+        placement_V[op] = devices_U[unit] if unit >= 0 else 0
 
 
 @jit
@@ -107,7 +113,7 @@ def _move_devices(
         return _move_unit(t, state, u < RANDOM, unit, devices_U)
     if u < SWAP:
         state, index = below(state, t.movable.size)
-        return state, _swap(t, devices_U, unit, t.movable[index])
+        return state, swap_units(t, devices_U, unit, t.movable[index])
     state, a = below(state, t.limit_D.size)
     state, b = below(state, t.limit_D.size)
     if a == b:
@@ -120,7 +126,7 @@ def _move_devices(
         return state, moved
     if u < WINDOW:
         return _swap_in_window(t, state, devices_U, keys_V, a, b)
-    return _move_cluster(t, state, unit, b, devices_U)
+    return move_cluster(t, state, unit, b, devices_U)
 
 
 @jit
@@ -133,6 +139,14 @@ def _move_unit(
     else:
         state, offset = below(state, near)
         device = devices_U[t.near_unit[t.near_ptr[unit] + offset]]
+    return move_with_followers(t, state, unit, device, devices_U)
+
+
+@jit
+def move_with_followers(
+    t: MoveTables, state: np.uint64, unit: int, device: int, devices_U: Ints
+) -> tuple[np.uint64, bool]:
+    """Moves a unit, in half of the cases with neighbours of its device; False if it stays."""
     before = devices_U[unit]
     if device == before or not t.allowed_UD[unit, device]:
         return state, False
@@ -148,7 +162,8 @@ def _move_unit(
 
 
 @jit
-def _swap(t: MoveTables, devices_U: Ints, one: int, other: int) -> bool:
+def swap_units(t: MoveTables, devices_U: Ints, one: int, other: int) -> bool:
+    """Exchanges the devices of two units; False if that is not allowed or changes nothing."""
     first, second = devices_U[one], devices_U[other]
     if first == second or not t.allowed_UD[one, second] or not t.allowed_UD[other, first]:
         return False
@@ -189,7 +204,7 @@ def _swap_in_window(
 
 
 @jit
-def _move_cluster(
+def move_cluster(
     t: MoveTables, state: np.uint64, unit: int, device: int, devices_U: Ints
 ) -> tuple[np.uint64, bool]:
     """Moves a connected cluster of units of one device; small ones prevail."""

@@ -1,16 +1,18 @@
 """Annealing chains in one compiled loop: moves, simulator and acceptance, no Python between.
 
-Arrays: `C` chains, `U` units, `V` ops.
+Where the runs write their log, most moves are those on the critical path of the chain's plan.
+Arrays: `C` chains, `U` units, `V` ops, `N` critical moves.
 """
 
 from typing import Any
 
 import numpy as np
 
-from doppler.planners.anneal_core import MoveTables, States
-from doppler.planners.anneal_moves import propose_one, slack
+from doppler.planners.anneal_core import MoveTables, States, uniform
+from doppler.planners.anneal_critical import SHARE, find_path, propose_critical
+from doppler.planners.anneal_moves import place_ops, propose_one, slack
 from doppler.planners.mask import Ints
-from simulator.engine.jit import IDLE, entry
+from simulator.engine.jit import IDLE, TRANSFERS, WRITE_LOG, entry
 from simulator.engine.kernel import run_plans
 
 
@@ -34,6 +36,8 @@ def walk(
     values_C: Ints,
     devices_CU: Ints,
     keys_CV: Ints,
+    paths_CN3: Ints,
+    counts_C: Ints,
     hot: float,
     cold: float,
     first_step: int,
@@ -63,6 +67,8 @@ def walk(
         values_C: Value of each chain's plan.
         devices_CU: Its devices.
         keys_CV: Its keys.
+        paths_CN3: Critical moves of its plan.
+        counts_C: How many they are; 0 before the chain's first step.
         hot: First temperature of the whole walk, in ns.
         cold: Last one.
         first_step: First step of this part of the walk.
@@ -87,15 +93,31 @@ def walk(
                 return made, best_ns
             states_C[chain], room = slack(states_C[chain], heat)
             limit = values_C[chain] + room
-            states_C[chain] = propose_one(
-                t,
-                states_C[chain],
-                devices_CU[chain],
-                keys_CV[chain],
-                new_devices_U,
-                new_keys_1V[0],
-                placement_1V[0],
-            )
+            moved = False
+            if counts_C[chain] > 0:
+                states_C[chain], u = uniform(states_C[chain])
+                if u < SHARE:
+                    new_devices_U[:] = devices_CU[chain]
+                    new_keys_1V[0] = keys_CV[chain]
+                    states_C[chain], moved = propose_critical(
+                        t,
+                        states_C[chain],
+                        paths_CN3[chain],
+                        counts_C[chain],
+                        new_devices_U,
+                        new_keys_1V[0],
+                    )
+                    place_ops(t, new_devices_U, placement_1V[0])
+            if not moved:
+                states_C[chain] = propose_one(
+                    t,
+                    states_C[chain],
+                    devices_CU[chain],
+                    keys_CV[chain],
+                    new_devices_U,
+                    new_keys_1V[0],
+                    placement_1V[0],
+                )
             bound_1[0] = limit if stops_early else IDLE
             run_plans(
                 tab,
@@ -124,4 +146,9 @@ def walk(
                 values_C[chain] = value
                 devices_CU[chain] = new_devices_U
                 keys_CV[chain] = new_keys_1V[0]
+                if mode & WRITE_LOG:
+                    transfers = ws.scalars[TRANSFERS]
+                    counts_C[chain] = find_path(
+                        tab, log, transfers, t, new_devices_U, paths_CN3[chain]
+                    )
     return made, best_ns
