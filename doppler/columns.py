@@ -65,7 +65,13 @@ def _policy_drawn(
     problem: Problem, scorer: Scorer, budget: Budget, rng: np.random.Generator
 ) -> Plan:
     settings = GuidedSettings(
-        draw_share=1.0, polish_share=0.0, finish_share=0.0, shared_share=0.5, free_share=0.5
+        draw_share=1.0,
+        polish_share=0.0,
+        finish_share=0.0,
+        order_noise=0.2,
+        order_spread=1.5,
+        shared_share=0.5,
+        free_share=0.5,
     )
     return GuidedPlanner(settings=settings, predicted=None)(problem, scorer, budget, rng)
 

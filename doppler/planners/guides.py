@@ -41,6 +41,7 @@ class GuidedSettings:
             earliest finish is better by more than this part.
         order_noise: Deviation of the scores of drawn guides (a part of the score where devices are
             those of the earliest finish, as in perturbed HEFT).
+        order_spread: That deviation is drawn per guide, the logarithm uniform within so much of it.
         weight_noise: Deviation of the logarithm of the weights of drawn guides.
         shared_share: Part of the drawn guides round the policies whose scores move together for the
             shards of a tensor operation, so that shards keep their order.
@@ -57,6 +58,7 @@ class GuidedSettings:
     finish_share: float = 0.4
     head_start: float = 0.04
     order_noise: float = 0.3
+    order_spread: float = 0.0
     weight_noise: float = 1.0
     shared_share: float = 0.0
     free_share: float = 0.0
@@ -80,7 +82,14 @@ class GuidedSettings:
                 f"draw_share and polish_share are at most 1 together, and they are "
                 f"{self.draw_share} and {self.polish_share}"
             )
-        for label in ("head_start", "order_noise", "weight_noise", "step_order", "step_weight"):
+        for label in (
+            "head_start",
+            "order_noise",
+            "order_spread",
+            "weight_noise",
+            "step_order",
+            "step_weight",
+        ):
             if getattr(self, label) < 0.0:
                 raise ConfigError(f"{label} is at least 0, and it is {getattr(self, label)}")
 
@@ -149,6 +158,8 @@ class GuideDecoder:
     def drawn(self, first: Guide, settings: GuidedSettings, rng: np.random.Generator) -> Guide:
         """Returns a guide round another one: all scores, all weights and the strength are drawn."""
         noise = settings.order_noise * rng.standard_normal(len(first.scores))
+        if settings.order_spread > 0.0:
+            noise *= np.exp(rng.uniform(-settings.order_spread, settings.order_spread))
         if first.by_finish:
             return replace(first, scores=first.scores * (1.0 + noise))
         scale = settings.weight_noise * rng.standard_normal(len(first.weights))

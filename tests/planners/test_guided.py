@@ -97,6 +97,20 @@ def test_scores_of_shards_are_drawn_together_or_alone(share):
         assert len(set(shards.round(9).tolist())) == (1 if share else 4)
 
 
+def test_deviations_of_scores_are_drawn_within_their_spread():
+    decoder, _ = decoder_of(layered(3, num_layers=12, width=8))
+    settings = GuidedSettings(order_noise=0.2, order_spread=1.5)
+    rng = np.random.default_rng(0)
+    spread = np.array(
+        [
+            (decoder.drawn(decoder.policy, settings, rng).scores - decoder.policy.scores).std()
+            for _ in range(100)
+        ]
+    )
+    assert 0.2 * np.exp(-1.8) < spread.min() < 0.2 * np.exp(-1.0)
+    assert 0.2 * np.exp(1.0) < spread.max() < 0.2 * np.exp(1.8)
+
+
 def test_free_wires_let_transfers_pass_each_other():
     decoder, _ = decoder_of(layered(0, num_layers=8, width=5))
     rng = np.random.default_rng(0)
