@@ -145,9 +145,8 @@ class Assignment:
     def initial_group_device(self) -> Ints:
         """Device of each group whose ops have one allowed device, else -1."""
         devices = np.full(len(self.group_bytes), -1, dtype=np.int64)
-        for op, group in enumerate(self.group):
-            if group >= 0 and self.initial_device[op] >= 0:
-                devices[group] = self.initial_device[op]
+        known = (self.group >= 0) & (self.initial_device >= 0)
+        devices[self.group[known]] = self.initial_device[known]
         return devices
 
     def plan_arrays(self, orders_BN: Ints, devices_BN: Ints) -> tuple[Ints, Ints]:

@@ -1,8 +1,9 @@
 """Builds the arrays of the assignment MDP from a problem and its costs."""
 
+from array import array
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
-from operator import attrgetter
 
 import numpy as np
 
@@ -12,6 +13,7 @@ from doppler.core.errors import PlanError
 from doppler.core.graph import InputResidency
 from doppler.core.problem import Problem
 from doppler.policies.assignment import Assignment, Bools, Floats, Ints
+from simulator.machine_code import cached
 
 
 def build_assignment(problem: Problem, costs: Costs) -> Assignment:
@@ -25,9 +27,8 @@ def build_assignment(problem: Problem, costs: Costs) -> Assignment:
     op_ids = np.array(graph.placeable, dtype=np.int64)
     local = np.full(graph.num_ops, -1, dtype=np.int64)
     local[op_ids] = np.arange(len(op_ids))
-    times = chain.from_iterable(costs.op_ns)
-    work = np.fromiter(times, np.float64, graph.num_ops * num_devices)
-    work = work.reshape(graph.num_ops, num_devices)[op_ids]
+    times = array("q", list(chain.from_iterable(costs.op_ns)))
+    work = np.frombuffer(times, np.int64).reshape(graph.num_ops, num_devices)[op_ids]
     work = work + np.array(costs.dispatch_ns or (0,) * num_devices, dtype=np.float64)
     group, group_bytes = _groups(problem, op_ids)
     allowed = _allowed(problem, op_ids, group)
@@ -35,11 +36,15 @@ def build_assignment(problem: Problem, costs: Costs) -> Assignment:
     latency, per_byte, linked = _link_times(problem, unit_ns)
     bus_ptr, bus = _buses(problem)
     edges = _Edges.of(problem, local)
-    flat = edges.select(edges.distance == 0)
+    flat = edges.select(edges.distance == 0) if edges.distance.any() else edges
     in_ptr, in_order = _rows(flat.dst, len(op_ids))
     out_ptr, out_order = _rows(flat.src, len(op_ids))
-    near_ptr, near = _neighbours(edges, len(op_ids))
-    meta = _meta_ops(problem, op_ids)
+    position = np.empty_like(in_order)
+    position[in_order] = np.arange(len(in_order))
+    near_ptr, near_op, near_bytes, near_out, near_loop = _neighbours(
+        edges.src, edges.dst, edges.size, edges.distance, len(op_ids)
+    )
+    meta = _meta_ops(problem)
     parent_ptr, parent_meta = _parent_metas(in_ptr, flat.src[in_order], meta)
     return Assignment(
         problem=problem,
@@ -51,15 +56,15 @@ def build_assignment(problem: Problem, costs: Costs) -> Assignment:
         in_ptr=in_ptr,
         in_src=flat.src[in_order],
         in_bytes=flat.size[in_order],
-        in_tensor=np.unique(flat.tensor[in_order], return_inverse=True)[1].astype(np.int64),
+        in_tensor=_ranks(flat.tensor[in_order]),
         out_ptr=out_ptr,
         out_dst=flat.dst[out_order],
-        out_in=np.argsort(in_order, kind="stable")[out_order],
+        out_in=position[out_order],
         near_ptr=near_ptr,
-        near_op=near.dst,
-        near_bytes=near.size,
-        near_out=near.out,
-        near_loop=near.distance > 0,
+        near_op=near_op,
+        near_bytes=near_bytes,
+        near_out=near_out,
+        near_loop=near_loop,
         group=group,
         group_bytes=group_bytes,
         meta=meta,
@@ -80,73 +85,105 @@ def build_assignment(problem: Problem, costs: Costs) -> Assignment:
 
 @dataclass(frozen=True, slots=True)
 class _Edges:
-    """Edges between placed ops.
-
-    `tensor` tells outputs apart; `out` is False in a copy that is read from the consumer's end.
-    """
+    """Edges between placed ops; `tensor` tells outputs apart."""
 
     src: Ints
     dst: Ints
     size: Floats
     distance: Ints
     tensor: Ints
-    out: Bools
 
     @classmethod
     def of(cls, problem: Problem, local: Ints) -> "_Edges":
         graph = problem.graph
-        is_placed = local.tolist()
-        kept = [edge for edge in graph.edges if is_placed[edge.src] >= 0]
-        sizes = np.fromiter(chain.from_iterable(op.outputs for op in graph.ops), np.float64)
-        counts = np.fromiter((len(op.outputs) for op in graph.ops), np.int64, graph.num_ops)
-        src, dst, output, distance = (
-            np.fromiter(map(attrgetter(name), kept), np.int64, len(kept))
-            for name in ("src", "dst", "output", "distance")
-        )
-        tensor = (np.cumsum(counts) - counts)[src] + output
-        return cls(
+        outputs = [op.outputs for op in graph.ops]
+        counts = np.array(list(map(len, outputs)), dtype=np.int64)
+        sizes = np.array(list(chain.from_iterable(outputs)), dtype=np.float64)
+        src = _ints([edge.src for edge in graph.edges])
+        tensor = (np.cumsum(counts) - counts)[src] + _ints([edge.output for edge in graph.edges])
+        found = cls(
             local[src],
-            local[dst],
+            local[_ints([edge.dst for edge in graph.edges])],
             sizes[tensor],
-            distance,
+            _ints([edge.distance for edge in graph.edges]),
             tensor,
-            np.ones(len(kept), dtype=np.bool_),
         )
+        return found if len(graph.placeable) == graph.num_ops else found.select(found.src >= 0)
 
-    def select(self, index: Ints | Bools) -> "_Edges":
+    def select(self, index: Bools) -> "_Edges":
         return _Edges(
             src=self.src[index],
             dst=self.dst[index],
             size=self.size[index],
             distance=self.distance[index],
             tensor=self.tensor[index],
-            out=self.out[index],
         )
 
 
+def _ints(values: Sequence[int]) -> Ints:
+    """Returns the values as an array; most columns of most graphs are all 0."""
+    if values.count(0) == len(values):
+        return np.zeros(len(values), dtype=np.int64)
+    return np.array(values, dtype=np.int64)
+
+
+@cached()
 def _rows(keys: Ints, num_rows: int) -> tuple[Ints, Ints]:
     """CSR row pointers and the order that sorts `keys`, stable."""
-    return _pointers(keys, num_rows), np.argsort(keys, kind="stable")
+    pointers, order = np.zeros(num_rows + 1, np.int64), np.empty(len(keys), np.int64)
+    for key in keys:
+        pointers[key + 1] += 1
+    for row in range(num_rows):
+        pointers[row + 1] += pointers[row]
+    fill = pointers.copy()
+    for index in range(len(keys)):
+        order[fill[keys[index]]] = index
+        fill[keys[index]] += 1
+    return pointers, order
 
 
-def _pointers(keys: Ints, num_rows: int) -> Ints:
-    counts = np.bincount(keys, minlength=num_rows)
-    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+@cached()
+def _ranks(keys: Ints) -> Ints:
+    """Rank of every key among the different ones."""
+    ranks = np.zeros(keys.max() + 1 if len(keys) else 0, np.int64)
+    for key in keys:
+        ranks[key] = 1
+    count = 0
+    for key in range(len(ranks)):
+        count += ranks[key]
+        ranks[key] = count - 1
+    return ranks[keys]
 
 
-def _neighbours(edges: _Edges, num_ops: int) -> tuple[Ints, _Edges]:
-    """Every edge from both ends: row = own op, `dst` = the neighbour."""
-    kept = edges.select(edges.src != edges.dst)
-    both = _Edges(
-        np.concatenate([kept.src, kept.dst]),
-        np.concatenate([kept.dst, kept.src]),
-        np.tile(kept.size, 2),
-        np.tile(kept.distance, 2),
-        np.tile(kept.tensor, 2),
-        np.concatenate([kept.out, ~kept.out]),
-    )
-    pointers, order = _rows(both.src, num_ops)
-    return pointers, both.select(order)
+@cached()
+def _neighbours(
+    src: Ints, dst: Ints, size: Floats, distance: Ints, num_ops: int
+) -> tuple[Ints, Ints, Floats, Bools, Bools]:
+    """Every edge from both ends, self-loops left out, as CSR: consumers of an op, then producers.
+
+    Returns:
+        Row pointers, neighbour, bytes, True where it is the consumer, True across iterations.
+    """
+    pointers = np.zeros(num_ops + 1, np.int64)
+    for edge in range(len(src)):
+        if src[edge] != dst[edge]:
+            pointers[src[edge] + 1] += 1
+            pointers[dst[edge] + 1] += 1
+    for op in range(num_ops):
+        pointers[op + 1] += pointers[op]
+    count = pointers[num_ops]
+    ops, sizes = np.empty(count, np.int64), np.empty(count, np.float64)
+    out, loop = np.empty(count, np.bool_), np.empty(count, np.bool_)
+    fill = pointers.copy()
+    for is_out in (True, False):
+        for edge in range(len(src)):
+            if src[edge] != dst[edge]:
+                op = src[edge] if is_out else dst[edge]
+                slot = fill[op]
+                fill[op] += 1
+                ops[slot] = dst[edge] if is_out else src[edge]
+                sizes[slot], out[slot], loop[slot] = size[edge], is_out, distance[edge] > 0
+    return pointers, ops, sizes, out, loop
 
 
 def _link_times(problem: Problem, unit_ns: float) -> tuple[Floats, Floats, Bools]:
@@ -166,14 +203,14 @@ def _link_times(problem: Problem, unit_ns: float) -> tuple[Floats, Floats, Bools
 def _buses(problem: Problem) -> tuple[Ints, Ints]:
     """Wires per ordered pair of devices, CSR over D * D rows."""
     cluster = problem.cluster
-    size, names = cluster.num_devices, cluster.bus_names
+    size, ids = cluster.num_devices, {bus: index for index, bus in enumerate(cluster.bus_names)}
     rows: list[list[int]] = [[] for _ in range(size * size)]
     for (src, dst), link in cluster.link_table.items():
         if link.bytes_per_s is None:
             continue
         on_stream = cluster.devices[src].copy_engines == 0
-        own = [len(names) + src] if on_stream else []
-        rows[src * size + dst] = own + [names.index(bus) for bus in link.buses]
+        own = [len(ids) + src] if on_stream else []
+        rows[src * size + dst] = own + [ids[bus] for bus in link.buses]
     pointers = np.concatenate([[0], np.cumsum([len(row) for row in rows])]).astype(np.int64)
     return pointers, np.array([wire for row in rows for wire in row], dtype=np.int64)
 
@@ -195,6 +232,8 @@ def _input_ready(problem: Problem, local: Ints, latency: Floats, per_byte: Float
 
 def _groups(problem: Problem, op_ids: Ints) -> tuple[Ints, Floats]:
     graph = problem.graph
+    if not graph.groups:
+        return np.full(len(op_ids), -1, dtype=np.int64), np.zeros(0)
     ids = {group.name: index for index, group in enumerate(graph.groups)}
     group = [-1 if graph.ops[op].group is None else ids[graph.ops[op].group or ""] for op in op_ids]
     sizes = [group.state_bytes for group in graph.groups]
@@ -236,16 +275,22 @@ def _reachable(problem: Problem) -> Bools:
     return reachable
 
 
-def _meta_ops(problem: Problem, op_ids: Ints) -> Ints:
-    names = [problem.graph.ops[op].meta_op for op in op_ids]
+def _meta_ops(problem: Problem) -> Ints:
+    ops = problem.graph.ops
+    names = [ops[op].meta_op for op in problem.graph.placeable]
+    if not any(names):
+        return np.full(len(names), -1, dtype=np.int64)
     ids = {name: index for index, name in enumerate(dict.fromkeys(n for n in names if n))}
     return np.array([ids[name] if name else -1 for name in names], dtype=np.int64)
 
 
 def _parent_metas(in_ptr: Ints, in_src: Ints, meta: Ints) -> tuple[Ints, Ints]:
-    targets = np.repeat(np.arange(len(in_ptr) - 1), np.diff(in_ptr))
-    parents, count = meta[in_src], int(meta.max(initial=-1)) + 1
+    num_ops, count = len(in_ptr) - 1, int(meta.max(initial=-1)) + 1
+    if count == 0:
+        return np.zeros(num_ops + 1, dtype=np.int64), np.zeros(0, dtype=np.int64)
+    targets = np.repeat(np.arange(num_ops), np.diff(in_ptr))
+    parents = meta[in_src]
     known = parents >= 0
-    pairs = np.unique(targets[known] * max(1, count) + parents[known])
-    rows, parent_meta = np.divmod(pairs, max(1, count))
-    return _pointers(rows, len(in_ptr) - 1), parent_meta
+    pairs = np.unique(targets[known] * count + parents[known])
+    rows, parent_meta = np.divmod(pairs, count)
+    return _rows(rows, num_ops)[0], parent_meta

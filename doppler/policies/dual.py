@@ -5,11 +5,13 @@ Legend: B episodes, N placed ops (= decisions), D devices, K head width, R decis
 
 import math
 from dataclasses import dataclass
+from weakref import WeakKeyDictionary, ref
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from doppler.core.errors import ConfigError
 from doppler.policies.assignment import Assignment, Ints
 from doppler.policies.config import Learned, PolicyConfig, PolicyKind
 from doppler.policies.features import GraphTensors, graph_tensors
@@ -26,12 +28,13 @@ from doppler.policies.sampling import (
 from doppler.policies.select import SelectPolicy
 from doppler.policies.sequence_softmax import sequence_softmax
 from doppler.policies.tables import Heads, Tables, make_tables
+from doppler.policies.weight_stamp import WeightStamp
 
 # How the initial weight of PLC's prior is dealt to finish, lookahead and partners.
 PRIOR_SHARES = (0.4, 0.4, 0.2)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, weakref_slot=True)
 class PolicyInputs:
     """One problem as the policies see it, made once."""
 
@@ -47,6 +50,18 @@ class Encoded:
     scores: Tensor
     head: PlaceHead
     learned: Learned
+
+
+@dataclass(frozen=True, slots=True)
+class _LastEncoding:
+    """What a policy said last without gradients, of which inputs and by which weights."""
+
+    inputs: "ref[PolicyInputs]"
+    stamp: WeightStamp
+    encoded: Encoded
+
+
+_last_encodings: "WeakKeyDictionary[DualPolicy, _LastEncoding]" = WeakKeyDictionary()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +106,20 @@ class DualPolicy(nn.Module):
         initialise(self, seed)
 
     def encode(self, inputs: PolicyInputs) -> Encoded:
-        """Returns the per-update terms; message passing happens here and only here."""
+        """Returns the per-update terms; message passing happens here and only here.
+
+        Without gradients, terms of the inputs encoded last are kept until a weight changes.
+        """
+        if torch.is_grad_enabled():
+            return self._encode(inputs)
+        stamp = WeightStamp.of_module(self)
+        last = _last_encodings.get(self)
+        if last is None or last.inputs() is not inputs or not last.stamp.agrees(stamp):
+            last = _LastEncoding(ref(inputs), stamp, self._encode(inputs))
+            _last_encodings[self] = last
+        return last.encoded
+
+    def _encode(self, inputs: PolicyInputs) -> Encoded:
         return Encoded(
             scores=self.select(inputs.graph),
             head=self.place(inputs.graph),
@@ -198,7 +226,16 @@ def head_arrays(encoded: Encoded) -> Heads:
 
 
 def log_probs(encoded: Encoded, rollouts: Rollouts) -> Decisions:
-    """Returns log-probabilities and entropies of all decisions in one teacher-forced pass."""
+    """Returns log-probabilities and entropies of all decisions in one teacher-forced pass.
+
+    Raises:
+        ConfigError: If the episodes are not recorded.
+    """
+    if not rollouts.is_recorded:
+        raise ConfigError(
+            "log-probabilities are those of recorded episodes, and these are greedy ones without "
+            "columns: replay them first"
+        )
     temperature = rollouts.temperature
     orders = torch.from_numpy(rollouts.orders)
     totals, select_entropy = sequence_softmax(

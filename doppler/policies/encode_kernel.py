@@ -1,19 +1,18 @@
 """The graph encoder without gradients: the same numbers as `GraphEncoder`, several times as fast.
 
-Products of matrices are torch's, the rest is compiled: messages are gathered op by op, and the
-gates of the recurrent cell are worked out in one pass over the rows. Two matrices that follow one
-another without anything between them (`upper` and the cell's input weights) are multiplied first.
+All rounds are one compiled walk over the ops, a few at a time, so that everything between an op's
+messages and its new embedding stays in the first cache. An op's numbers do not depend on where it
+stands among the others.
 
-Legend: N placed ops, A edges seen from both ends, H hidden, R rank.
+Legend: N placed ops, A edges seen from both ends, H hidden, R rank; see `EncoderWeights`.
 """
-
-from typing import Protocol
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from doppler.policies.assignment import Ints
+from doppler.policies.encoder_weights import ROWS, Encoder, EncoderWeights, encoder_weights
 from doppler.policies.features import NUM_RELATIONS, GraphTensors
 from doppler.policies.tables import Singles
 from simulator.machine_code import cached, inlined
@@ -25,68 +24,20 @@ LOG2_E, LN_2_HIGH, LN_2_LOW = (
     np.float32(-2.12194440e-4),
 )
 MOST = np.float32(80.0)
-BLOCK = 2048
-"""Ops that are worked on at a time, so that their terms stay in the cache."""
+SLOPE = np.float32(0.1)
 Z_EPSILON = np.float32(1e-3)
 
 
-class Conv(Protocol):
-    """The weights of `DirectedConv`."""
-
-    rank: int
-    lower: nn.Linear
-    gate: nn.Sequential
-    upper: nn.Linear
-
-
-def compiled_rounds(
-    start_NH: Tensor, conv: Conv, cell: nn.GRUCell, rounds: int, graph: GraphTensors
-) -> Tensor:
-    """Returns tanh of `start` after `rounds` rounds of messages, N x H; `start` is overwritten."""
-    num_ops, width = start_NH.shape
-    hidden = start_NH.contiguous()
-    _tanh(hidden.numpy())
-    into = (cell.weight_ih @ conv.upper.weight).t()
-    into_bias = cell.bias_ih + cell.weight_ih @ conv.upper.bias
-    gates = _scaled_gates(conv, graph).numpy()
+def compiled_embeddings(encoder: Encoder, graph: GraphTensors) -> Tensor:
+    """Returns `GraphEncoder`'s embeddings without gradients, N x H."""
+    relation = graph.relation.numpy()
     sources, targets = graph.edge_index.numpy()
-    starts = range(0, num_ops, BLOCK)
-    cuts = np.searchsorted(targets, [*starts, num_ops])
-    lowered = start_NH.new_empty(num_ops, NUM_RELATIONS * conv.rank)
-    summed = start_NH.new_empty(min(BLOCK, num_ops), NUM_RELATIONS * conv.rank)
-    old = start_NH.new_empty(min(BLOCK, num_ops), 3 * width)
-    new = torch.empty_like(old)
-    for _ in range(rounds):
-        torch.mm(hidden, conv.lower.weight.t(), out=lowered)
-        for index, first in enumerate(starts):
-            rows = hidden[first : first + BLOCK]
-            size, edges = len(rows), slice(cuts[index], cuts[index + 1])
-            _sum_messages(
-                lowered.numpy(),
-                sources[edges],
-                targets[edges],
-                graph.relation.numpy()[edges],
-                gates[edges],
-                first,
-                summed[:size].numpy(),
-            )
-            torch.addmm(cell.bias_hh, rows, cell.weight_hh.t(), out=old[:size])
-            torch.addmm(into_bias, summed[:size], into, out=new[:size])
-            _update(old.numpy(), new.numpy(), rows.numpy())
-    return hidden
-
-
-def _scaled_gates(conv: Conv, graph: GraphTensors) -> Tensor:
-    """Returns `DirectedConv.gates` times the scale of the op that gets the message, A x R."""
-    into, activation, out = conv.gate
-    assert isinstance(into, nn.Linear)
-    assert isinstance(out, nn.Linear)
-    size = graph.edges.shape[1]
-    hidden = torch.addmm(into.bias, graph.edges, into.weight[:, :size].t())
-    hidden += into.weight[:, size:].t().index_select(0, graph.relation)
-    gates = torch.addmm(1.0 + out.bias, activation(hidden), out.weight.t())
-    rows = graph.edge_index[1] * NUM_RELATIONS + graph.relation
-    return gates.mul_(graph.scale.flatten().index_select(0, rows)[:, None])
+    weights = encoder_weights(encoder, np.bincount(relation, minlength=NUM_RELATIONS) > 0)
+    gates = _gates(graph.edges.numpy(), relation, targets, graph.scale.numpy(), weights)
+    embeddings = _embeddings(
+        graph.nodes.numpy(), sources, targets, relation, gates, weights, encoder.rounds
+    )
+    return torch.from_numpy(embeddings)
 
 
 def compiled_path_sums(embeddings_NH: Tensor, jumps: Tensor) -> Tensor:
@@ -127,44 +78,166 @@ def _squash(x: np.float32) -> np.float32:
     return TWO * _sigmoid(TWO * x) - ONE
 
 
-@cached(fastmath=True, error_model="numpy")
-def _tanh(values: Singles) -> None:
-    num_rows, width = values.shape
-    for row in range(num_rows):
-        for k in range(width):
-            values[row, k] = _squash(values[row, k])
+@inlined(fastmath=True, error_model="numpy")
+def _multiply(x: Singles, weights: Singles, out: Singles) -> None:
+    """Adds x (8 x K) times weights (K x W) to `out`, 8 x W.
+
+    Four rows of weights at a time and no offsets: a row of weights is read once for eight sums, a
+    sum is written once for four products, and the loop vectorises.
+    """
+    for k in range(0, weights.shape[0], 4):
+        a0, a1, a2, a3 = x[0, k], x[0, k + 1], x[0, k + 2], x[0, k + 3]
+        b0, b1, b2, b3 = x[1, k], x[1, k + 1], x[1, k + 2], x[1, k + 3]
+        c0, c1, c2, c3 = x[2, k], x[2, k + 1], x[2, k + 2], x[2, k + 3]
+        d0, d1, d2, d3 = x[3, k], x[3, k + 1], x[3, k + 2], x[3, k + 3]
+        e0, e1, e2, e3 = x[4, k], x[4, k + 1], x[4, k + 2], x[4, k + 3]
+        f0, f1, f2, f3 = x[5, k], x[5, k + 1], x[5, k + 2], x[5, k + 3]
+        g0, g1, g2, g3 = x[6, k], x[6, k + 1], x[6, k + 2], x[6, k + 3]
+        h0, h1, h2, h3 = x[7, k], x[7, k + 1], x[7, k + 2], x[7, k + 3]
+        for j in range(weights.shape[1]):
+            w0, w1, w2, w3 = weights[k, j], weights[k + 1, j], weights[k + 2, j], weights[k + 3, j]
+            out[0, j] += a0 * w0 + a1 * w1 + a2 * w2 + a3 * w3
+            out[1, j] += b0 * w0 + b1 * w1 + b2 * w2 + b3 * w3
+            out[2, j] += c0 * w0 + c1 * w1 + c2 * w2 + c3 * w3
+            out[3, j] += d0 * w0 + d1 * w1 + d2 * w2 + d3 * w3
+            out[4, j] += e0 * w0 + e1 * w1 + e2 * w2 + e3 * w3
+            out[5, j] += f0 * w0 + f1 * w1 + f2 * w2 + f3 * w3
+            out[6, j] += g0 * w0 + g1 * w1 + g2 * w2 + g3 * w3
+            out[7, j] += h0 * w0 + h1 * w1 + h2 * w2 + h3 * w3
+
+
+@inlined(fastmath=True, error_model="numpy")
+def _fill(rows: Singles, values: Singles) -> None:
+    for row in range(ROWS):
+        for k in range(len(values)):
+            rows[row, k] = values[k]
 
 
 @cached(fastmath=True, error_model="numpy")
-def _sum_messages(
-    lowered: Singles,
+def _gates(
+    edges: Singles, relation: Ints, targets: Ints, scale: Singles, w: EncoderWeights
+) -> Singles:
+    """Returns `DirectedConv.gates` times the scale of the op that gets the message, A x R."""
+    num_edges, num_columns = edges.shape
+    rank = len(w.gate_bias)
+    gates = np.empty((num_edges, rank), np.float32)
+    hidden, out = np.zeros((ROWS, rank), np.float32), np.empty((ROWS, rank), np.float32)
+    weights, bias, kinds, slopes = w.gate_out, w.gate_bias, w.gate_kind, w.gate_edge
+    for first in range(0, num_edges, ROWS):
+        rows = min(ROWS, num_edges - first)
+        for row in range(rows):
+            kind = relation[first + row]
+            for k in range(rank):
+                hidden[row, k] = kinds[kind, k]
+            for column in range(num_columns):
+                value = edges[first + row, column]
+                for k in range(rank):
+                    hidden[row, k] += value * slopes[column, k]
+            for k in range(rank):
+                hidden[row, k] = max(hidden[row, k], SLOPE * hidden[row, k])
+        _fill(out, bias)
+        _multiply(hidden, weights, out)
+        for row in range(rows):
+            share = scale[targets[first + row], relation[first + row]]
+            for k in range(rank):
+                gates[first + row, k] = out[row, k] * share
+    return gates
+
+
+@cached(fastmath=True, error_model="numpy")
+def _embeddings(
+    nodes: Singles,
     sources: Ints,
     targets: Ints,
     relation: Ints,
     gates: Singles,
-    first_op: int,
-    summed: Singles,
-) -> None:
-    """Fills the sums of what each op from `first_op` on gets per relation, rows x (4 R)."""
-    rank = gates.shape[1]
-    summed[:] = 0.0
-    for edge in range(len(relation)):
-        source, target = sources[edge], targets[edge] - first_op
-        first = relation[edge] * rank
-        for k in range(rank):
-            summed[target, first + k] += lowered[source, first + k] * gates[edge, k]
-
-
-@cached(fastmath=True, error_model="numpy")
-def _update(old: Singles, new: Singles, hidden: Singles) -> None:
-    """The recurrent cell; `old` and `new` are the terms of its three gates, reset first."""
-    num_ops, width = hidden.shape
+    w: EncoderWeights,
+    rounds: int,
+) -> Singles:
+    """Returns the embeddings after all rounds, N x H; `targets` ascend."""
+    num_ops, width, rank = len(nodes), len(w.embed_bias), len(w.gate_bias)
+    count = w.lower.shape[1] // rank
+    hidden = np.empty((num_ops, width), np.float32)
+    columns = np.zeros((ROWS, len(w.embed)), np.float32)
+    state = np.zeros((ROWS, len(w.lower)), np.float32)
+    # Three-dimensional where columns are looked up, flat where they are multiplied.
+    lowered = np.empty((2, num_ops, count, rank), np.float32)
+    lowered_flat = lowered.reshape(2, num_ops, count * rank)
+    summed = np.zeros((ROWS, count, rank), np.float32)
+    summed_flat = summed.reshape(ROWS, count * rank)
+    old, new = np.empty((ROWS, 3, width), np.float32), np.empty((ROWS, 3, width), np.float32)
+    old_flat, new_flat = old.reshape(ROWS, 3 * width), new.reshape(ROWS, 3 * width)
+    low, start = np.empty((ROWS, count * rank), np.float32), np.empty((ROWS, width), np.float32)
+    embed, embed_bias, lower, slots = w.embed, w.embed_bias, w.lower, w.slots
+    from_old, from_new, old_bias, new_bias = w.old, w.new, w.old_bias, w.new_bias
+    for first in range(0, num_ops, ROWS):
+        rows = min(ROWS, num_ops - first)
+        for row in range(rows):
+            for column in range(nodes.shape[1]):
+                columns[row, column] = nodes[first + row, column]
+        _fill(start, embed_bias)
+        _multiply(columns, embed, start)
+        for row in range(ROWS):
+            for k in range(width):
+                state[row, k] = _squash(start[row, k])
+        _lower(state, lower, low)
+        _write(state, first, rows, hidden)
+        _write(low, first, rows, lowered_flat[0])
+    for index in range(rounds):
+        edge, before, after = 0, lowered[index & 1], lowered_flat[1 - (index & 1)]
+        for first in range(0, num_ops, ROWS):
+            rows = min(ROWS, num_ops - first)
+            for row in range(ROWS):
+                for k in range(count * rank):
+                    summed_flat[row, k] = 0.0
+            while edge < len(targets) and targets[edge] < first + rows:
+                row, source, slot = targets[edge] - first, sources[edge], slots[relation[edge]]
+                for k in range(rank):
+                    summed[row, slot, k] += before[source, slot, k] * gates[edge, k]
+                edge += 1
+            for row in range(rows):
+                for k in range(width):
+                    state[row, k] = hidden[first + row, k]
+            _fill(old_flat, old_bias)
+            _fill(new_flat, new_bias)
+            _multiply(state, from_old, old_flat)
+            _multiply(summed_flat, from_new, new_flat)
+            _update(old, new, state)
+            _write(state, first, rows, hidden)
+            if index + 1 < rounds:
+                _lower(state, lower, low)
+                _write(low, first, rows, after)
     for op in range(num_ops):
         for k in range(width):
-            reset = _sigmoid(new[op, k] + old[op, k])
-            keep = _sigmoid(new[op, width + k] + old[op, width + k])
-            value = _squash(new[op, 2 * width + k] + reset * old[op, 2 * width + k])
-            hidden[op, k] = value + keep * (hidden[op, k] - value)
+            hidden[op, k] = max(hidden[op, k], SLOPE * hidden[op, k])
+    return hidden
+
+
+@inlined(fastmath=True, error_model="numpy")
+def _update(old: Singles, new: Singles, state: Singles) -> None:
+    """The recurrent cell; the terms are those of reset, keep and the new value."""
+    for row in range(ROWS):
+        for k in range(old.shape[2]):
+            reset = _sigmoid(new[row, 0, k] + old[row, 0, k])
+            keep = _sigmoid(new[row, 1, k] + old[row, 1, k])
+            value = _squash(new[row, 2, k] + reset * old[row, 2, k])
+            state[row, k] = value + keep * (state[row, k] - value)
+
+
+@inlined(fastmath=True, error_model="numpy")
+def _lower(state: Singles, weights: Singles, low: Singles) -> None:
+    for row in range(ROWS):
+        for k in range(weights.shape[1]):
+            low[row, k] = 0.0
+    _multiply(state, weights, low)
+
+
+@inlined(fastmath=True, error_model="numpy")
+def _write(rows: Singles, first: int, count: int, table: Singles) -> None:
+    """Copies the first `count` rows into the table."""
+    for row in range(count):
+        for k in range(table.shape[1]):
+            table[first + row, k] = rows[row, k]
 
 
 @cached()

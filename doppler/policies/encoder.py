@@ -16,8 +16,8 @@ from doppler.policies.columns import (
 )
 from doppler.policies.config import PolicyConfig, PolicyKind
 from doppler.policies.encode_kernel import (
+    compiled_embeddings,
     compiled_path_sums,
-    compiled_rounds,
     compiled_z_rows,
 )
 from doppler.policies.features import NUM_RELATIONS, GraphTensors
@@ -83,11 +83,9 @@ class GraphEncoder(nn.Module):
 
     def forward(self, graph: GraphTensors) -> Tensor:
         """Returns the embeddings, N x H."""
-        start = self.embed(graph.nodes)
         if not torch.is_grad_enabled():
-            hidden = compiled_rounds(start, self.conv, self.update, self.rounds, graph)
-            return F.leaky_relu(hidden, LEAKY_SLOPE)
-        hidden = torch.tanh(start)
+            return compiled_embeddings(self, graph)
+        hidden = torch.tanh(self.embed(graph.nodes))
         gates = self.conv.gates(graph)
         for _ in range(self.rounds):
             hidden = self.update(self.conv(hidden, graph, gates), hidden)
@@ -117,6 +115,19 @@ class PriorWeights(nn.Module):
         columns = graph.nodes[0, FIRST_GRAPH : FIRST_GRAPH + NUM_GRAPH]
         weights: Tensor = F.softplus(self.base + self.slope @ columns)
         return weights
+
+
+def joined(layer: nn.Linear, *parts: Tensor) -> Tensor:
+    """Returns the layer's output for rows that are put together from parts."""
+    if torch.is_grad_enabled():
+        found: Tensor = layer(torch.cat(parts, dim=1))
+        return found
+    # Part by part: no room is taken for the rows.
+    weights = torch.split(layer.weight, [part.shape[1] for part in parts], dim=1)
+    sums = torch.addmm(layer.bias, parts[0], weights[0].t())
+    for part, weight in zip(parts[1:], weights[1:], strict=True):
+        sums.addmm_(part, weight.t())
+    return sums
 
 
 def path_sums(embeddings: Tensor, jumps: Tensor) -> Tensor:

@@ -22,6 +22,9 @@ LEAKY_SLOPE = np.float32(0.1)
 class EpisodeArrays(NamedTuple):
     """What episodes write, one row per episode; steps t, ops v.
 
+    Where `columns` has no steps the episodes are not recorded: orders, devices and spans are all
+    that is worked out, and the other arrays are not touched.
+
     Attributes:
         orders: Op selected at step t; B x N.
         devices: Its device; B x N.
@@ -131,8 +134,19 @@ def set_logits(h: Heads, s: Workspace, op: int, hidden: Singles) -> None:
 
 
 @inlined()
+def _best_device(s: Workspace) -> int:
+    """Returns the device of the largest logit."""
+    best = -1
+    for device in range(len(s.mask)):
+        if s.mask[device] and (best < 0 or s.logits[device] > s.logits[best]):
+            best = device
+    return best
+
+
+@inlined()
 def _choose_device(
     s: Workspace,
+    best: int,
     mode: int,
     temperature: float,
     state: np.ndarray,
@@ -140,10 +154,6 @@ def _choose_device(
 ) -> tuple[int, float]:
     """Returns (device, log-probability) of the masked softmax over the logits."""
     num_devices = len(s.mask)
-    best = -1
-    for device in range(num_devices):
-        if s.mask[device] and (best < 0 or s.logits[device] > s.logits[best]):
-            best = device
     total = 0.0
     top = s.logits[best]
     for device in range(num_devices):
@@ -161,6 +171,22 @@ def _choose_device(
                 if target < 0.0:
                     break
     return choice, (s.logits[choice] - top) / temperature - np.log(total)
+
+
+@inlined()
+def _record_devices(
+    s: Workspace, row: int, step: int, num_columns: int, out: EpisodeArrays
+) -> None:
+    """Writes down the device columns and the teacher's devices."""
+    num_devices, earliest = len(s.mask), np.inf
+    for d in range(num_devices):
+        if s.mask[d]:
+            earliest = min(earliest, s.scratch[FINISH, d])
+        for column in range(num_columns):
+            out.columns[row, step, d, column] = s.columns[d, column]
+    for d in range(num_devices):
+        late = s.scratch[FINISH, d] - earliest
+        out.teacher[row, step, d] = s.mask[d] and late <= 1e-9 * (1.0 + earliest)
 
 
 @inlined()
@@ -233,12 +259,14 @@ def _make_queue(t: Tables, h: Heads, temperature: float) -> _Queue:
 
 
 @inlined()
-def _push(t: Tables, q: _Queue, op: int, ranked: bool) -> None:
-    """Adds a candidate."""
+def _push(t: Tables, q: _Queue, op: int, ranked: bool, recorded: bool) -> None:
+    """Adds a candidate; only a choice without a draw that nobody records needs no sums."""
     size = len(q.tree) >> 1
-    tree_set(q.tree, size, op, q.weights[op])
     if ranked:
         _best_set(q.best, size, op, op, q.scores)
+        if not recorded:
+            return
+    tree_set(q.tree, size, op, q.weights[op])
     tie = t.tie_class[op]
     q.entry[op] = q.credit[tie]
     q.ties[tie] += 1
@@ -246,12 +274,14 @@ def _push(t: Tables, q: _Queue, op: int, ranked: bool) -> None:
 
 
 @inlined()
-def _pop(t: Tables, q: _Queue, op: int, ranked: bool) -> None:
+def _pop(t: Tables, q: _Queue, op: int, ranked: bool, recorded: bool) -> None:
     """Takes a candidate out."""
     size = len(q.tree) >> 1
-    tree_set(q.tree, size, op, 0.0)
     if ranked:
         _best_set(q.best, size, op, -1, q.scores)
+        if not recorded:
+            return
+    tree_set(q.tree, size, op, 0.0)
     tie = t.tie_class[op]
     q.ties[tie] -= 1
     q.blocks[tie >> 6] -= 1
@@ -297,16 +327,19 @@ def _run_episode(
     num_ops, num_devices = t.work.shape
     num_columns = h.dynamic.shape[0]
     ranked = mode == GREEDY or h.fixed_select
+    recorded = out.columns.shape[1] == num_ops
     for tie in range(len(q.credit)):
         q.credit[tie] = 0.0
     for op in range(num_ops):
         if s.missing[op] == 0:
-            out.arrivals[row, op] = 0
-            _push(t, q, op, ranked)
+            if recorded:
+                out.arrivals[row, op] = 0
+            _push(t, q, op, ranked, recorded)
     span = 0.0
     for step in range(num_ops):
-        top = _top_tie(q.ties, q.blocks)
-        q.credit[top] += 1.0 / q.ties[top]
+        if recorded:
+            top = _top_tie(q.ties, q.blocks)
+            q.credit[top] += 1.0 / q.ties[top]
         if mode == REPLAY:
             op = out.orders[row, step]
         elif ranked:
@@ -314,10 +347,11 @@ def _run_episode(
         else:
             op = _tree_draw(q.tree, len(q.tree) >> 1, uniform(state))
         out.orders[row, step] = op
-        if not h.fixed_select:
+        if recorded and not h.fixed_select:
             out.select_log_probs[row, step] = np.log(q.weights[op]) - np.log(q.tree[1])
-        _pop(t, q, op, ranked)
-        out.teacher_select[row, op] = q.credit[t.tie_class[op]] - q.entry[op]
+        _pop(t, q, op, ranked, recorded)
+        if recorded:
+            out.teacher_select[row, op] = q.credit[t.tie_class[op]] - q.entry[op]
         choices = set_mask(t, s, op)
         if h.fixed_place and choices > 1:
             forced = out.devices[row, step] if mode == REPLAY else -1
@@ -327,24 +361,22 @@ def _run_episode(
             while not s.mask[device]:
                 device += 1
             set_times(t, s, op, device, device + 1)
-            out.place_log_probs[row, step] = 0.0
-            out.teacher[row, step, device] = True
+            if recorded:
+                out.place_log_probs[row, step] = 0.0
+                out.teacher[row, step, device] = True
         else:
             set_columns(t, s, op, step, num_columns)
             set_logits(h, s, op, hidden)
-            earliest = np.inf
+            device, log_prob = _best_device(s), 0.0
+            if mode != GREEDY or recorded:
+                forced = out.devices[row, step]
+                device, log_prob = _choose_device(s, device, mode, temperature, state, forced)
+            if recorded:
+                out.place_log_probs[row, step] = log_prob
+                _record_devices(s, row, step, num_columns, out)
+        if recorded:
             for d in range(num_devices):
-                if s.mask[d]:
-                    earliest = min(earliest, s.scratch[FINISH, d])
-                for column in range(num_columns):
-                    out.columns[row, step, d, column] = s.columns[d, column]
-            for d in range(num_devices):
-                late = s.scratch[FINISH, d] - earliest
-                out.teacher[row, step, d] = s.mask[d] and late <= 1e-9 * (1.0 + earliest)
-            device, log_prob = _choose_device(s, mode, temperature, state, out.devices[row, step])
-            out.place_log_probs[row, step] = log_prob
-        for d in range(num_devices):
-            out.masks[row, step, d] = s.mask[d]
+                out.masks[row, step, d] = s.mask[d]
         out.devices[row, step] = device
         place(t, s, op, device)
         for k in range(len(h.output)):
@@ -354,6 +386,7 @@ def _run_episode(
             consumer = t.out_dst[slot]
             s.missing[consumer] -= 1
             if s.missing[consumer] == 0:
-                out.arrivals[row, consumer] = step + 1
-                _push(t, q, consumer, ranked)
+                if recorded:
+                    out.arrivals[row, consumer] = step + 1
+                _push(t, q, consumer, ranked, recorded)
     out.spans[row] = span

@@ -9,9 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from doppler.policies.assignment import Assignment, Floats, Ints
+from doppler.policies.assignment import Assignment, Bools, Floats, Ints
 from doppler.policies.columns import (
     DEVICE_KINDS,
+    NUM_PAPER,
     NUM_STATIC,
     EdgeColumn,
     NodeColumn,
@@ -20,8 +21,11 @@ from doppler.policies.columns import (
     num_node_columns,
 )
 from doppler.policies.config import PolicyKind
+from doppler.policies.tables import Singles
+from simulator.machine_code import cached
 
 NUM_RELATIONS = 4
+NUM_NODE = len(NodeColumn)
 Z_EPSILON = 1e-6
 
 
@@ -56,25 +60,44 @@ class GraphTensors:
 
 def graph_tensors(assignment: Assignment, kind: PolicyKind) -> GraphTensors:
     """Returns the static features of one problem."""
-    num_ops = assignment.num_ops
-    sources = assignment.near_op
-    targets = np.repeat(np.arange(num_ops), np.diff(assignment.near_ptr))
-    relation = 2 * assignment.near_out.astype(np.int64) + assignment.near_loop
-    if kind is PolicyKind.paper:
-        relation = np.zeros_like(relation)
-    counts = np.bincount(targets * NUM_RELATIONS + relation, minlength=num_ops * NUM_RELATIONS)
     levels = assignment.levels
+    edge_index, relation, scale = _messages(
+        assignment.near_ptr,
+        assignment.near_op,
+        assignment.near_out,
+        assignment.near_loop,
+        kind is not PolicyKind.paper,
+    )
     return GraphTensors(
         nodes=_tensor(node_features(assignment)[:, : num_node_columns(kind)]),
-        edge_index=torch.from_numpy(np.stack([sources, targets])),
+        edge_index=torch.from_numpy(edge_index),
         relation=torch.from_numpy(relation),
         edges=_tensor(edge_features(assignment)[:, : num_edge_columns(kind)]),
-        scale=_tensor(np.maximum(counts, 1).reshape(num_ops, NUM_RELATIONS) ** -0.5),
+        scale=torch.from_numpy(scale),
         down_jumps=torch.from_numpy(_jumps(levels.next_down)),
         up_jumps=torch.from_numpy(_jumps(levels.next_up)),
         b_share=_tensor(levels.b_level / max(levels.critical_path, Z_EPSILON)),
         devices=_tensor(device_features(assignment)),
     )
+
+
+@cached()
+def _messages(
+    near_ptr: Ints, near_op: Ints, near_out: Bools, near_loop: Bools, is_directed: bool
+) -> tuple[Ints, Ints, Singles]:
+    """Returns edge index, relation and scale; see `GraphTensors`."""
+    num_ops, num_edges = len(near_ptr) - 1, len(near_op)
+    edge_index, relation = np.empty((2, num_edges), np.int64), np.zeros(num_edges, np.int64)
+    scale = np.zeros((num_ops, NUM_RELATIONS), np.float32)
+    for op in range(num_ops):
+        for slot in range(near_ptr[op], near_ptr[op + 1]):
+            edge_index[0, slot], edge_index[1, slot] = near_op[slot], op
+            if is_directed:
+                relation[slot] = 2 * int(near_out[slot]) + int(near_loop[slot])
+            scale[op, relation[slot]] += 1.0
+        for kind in range(NUM_RELATIONS):
+            scale[op, kind] = max(1.0, scale[op, kind]) ** -0.5
+    return edge_index, relation, scale
 
 
 def z_score(values: Floats) -> Floats:
@@ -85,48 +108,109 @@ def z_score(values: Floats) -> Floats:
 
 def node_features(assignment: Assignment) -> Floats:
     """Returns all `NodeColumn`s, N x F."""
-    work, levels = assignment.mean_work, assignment.levels
-    path = max(levels.critical_path, Z_EPSILON)
-    in_comm, out_comm = _comm_sums(assignment)
-    allowed = assignment.allowed
-    fastest = np.where(allowed, assignment.work, np.inf).min(axis=1)
-    slowest = np.where(allowed, assignment.work, 0.0).max(axis=1)
-    loop_in, loop_out = _loop_counts(assignment)
-    size, num_devices = assignment.work.shape
-    comm = float(in_comm.sum()) / max(1, len(assignment.in_src))
-    ratio = np.where(allowed, assignment.work / (work[:, None] + 0.001), 1.0)
-    spread = float(np.abs(ratio - 1.0).mean())
-    columns = {
-        NodeColumn.WORK: work,
-        NodeColumn.B_LEVEL: levels.b_level,
-        NodeColumn.T_LEVEL: levels.t_level,
-        NodeColumn.IN_COMM: in_comm,
-        NodeColumn.OUT_COMM: out_comm,
-        NodeColumn.LOG_WORK: np.log(work + 0.01),
-        NodeColumn.B_LEVEL_SHARE: levels.b_level / path,
-        NodeColumn.T_LEVEL_SHARE: levels.t_level / path,
-        NodeColumn.LOG_IN_COMM: np.log1p(in_comm),
-        NodeColumn.LOG_OUT_COMM: np.log1p(out_comm),
-        NodeColumn.COMM_TO_WORK: np.log((in_comm + out_comm + 0.01) / (work + 0.01)),
-        NodeColumn.FASTEST_RATIO: np.log((fastest + 0.001) / (work + 0.001)),
-        NodeColumn.SLOWEST_RATIO: np.log((slowest + 0.001) / (work + 0.001)),
-        NodeColumn.LOG_IN_DEGREE: np.log1p(np.diff(assignment.in_ptr)),
-        NodeColumn.LOG_OUT_DEGREE: np.log1p(np.diff(assignment.out_ptr)),
-        NodeColumn.LOG_GROUP_SIZE: np.log1p(_class_sizes(assignment.group)),
-        NodeColumn.LOG_META_SIZE: np.log1p(_class_sizes(assignment.meta)),
-        NodeColumn.ALLOWED_SHARE: allowed.mean(axis=1),
-        NodeColumn.LOOP_IN: np.log1p(loop_in),
-        NodeColumn.LOOP_OUT: np.log1p(loop_out),
-        NodeColumn.LOOKAHEAD_SHARE: assignment.lookahead.mean(axis=1) / path,
-        NodeColumn.SLACK_SHARE: 1.0 - (levels.b_level + levels.t_level - work) / path,
-        NodeColumn.GRAPH_COMM_TO_WORK: np.full(size, np.log(comm + 0.01)),
-        NodeColumn.GRAPH_PARALLELISM: np.full(size, np.log(work.sum() / path / num_devices + 0.01)),
-        NodeColumn.GRAPH_SPREAD: np.full(size, spread),
-        NodeColumn.GRAPH_DEVICES: np.full(size, np.log(num_devices)),
-    }
-    table = np.stack([columns[column] for column in NodeColumn], axis=1)
-    table[:, : NodeColumn.LOG_WORK] = z_score(table[:, : NodeColumn.LOG_WORK])
-    return table
+    levels = assignment.levels
+    return _node_table(
+        assignment.work,
+        assignment.allowed,
+        assignment.mean_work,
+        levels.b_level,
+        levels.t_level,
+        max(levels.critical_path, Z_EPSILON),
+        assignment.lookahead,
+        assignment.in_ptr,
+        assignment.in_src,
+        assignment.in_comm,
+        assignment.near_ptr,
+        assignment.near_out,
+        assignment.near_loop,
+        _class_sizes(assignment.group, len(assignment.group_bytes)),
+        _class_sizes(assignment.meta, len(assignment.meta_size)),
+    )
+
+
+@cached(error_model="numpy")
+def _node_table(
+    work_ND: Floats,
+    allowed: Bools,
+    work: Floats,
+    b_level: Floats,
+    t_level: Floats,
+    path: float,
+    lookahead: Floats,
+    in_ptr: Ints,
+    in_src: Ints,
+    in_comm: Floats,
+    near_ptr: Ints,
+    near_out: Bools,
+    near_loop: Bools,
+    group_size: Ints,
+    meta_size: Ints,
+) -> Floats:
+    num_ops, num_devices = work_ND.shape
+    y = np.zeros((num_ops, NUM_NODE))
+    spread, comm, area = 0.0, 0.0, 0.0
+    for op in range(num_ops):
+        area += work[op]
+        for edge in range(in_ptr[op], in_ptr[op + 1]):
+            comm += in_comm[edge]
+            y[op, NodeColumn.IN_COMM] += in_comm[edge]
+            y[in_src[edge], NodeColumn.OUT_COMM] += in_comm[edge]
+            y[in_src[edge], NodeColumn.LOG_OUT_DEGREE] += 1.0
+        for slot in range(near_ptr[op], near_ptr[op + 1]):
+            if near_loop[slot]:
+                y[op, NodeColumn.LOOP_OUT if near_out[slot] else NodeColumn.LOOP_IN] += 1.0
+        for device in range(num_devices):
+            if allowed[op, device]:
+                spread += abs(work_ND[op, device] / (work[op] + 0.001) - 1.0)
+    comm = np.log(comm / max(1, len(in_src)) + 0.01)
+    parallelism = np.log(area / path / num_devices + 0.01)
+    spread /= num_ops * num_devices
+    log_devices = np.log(num_devices)
+    for op in range(num_ops):
+        fastest, slowest, follows, count = np.inf, 0.0, 0.0, 0
+        for device in range(num_devices):
+            follows += lookahead[op, device]
+            if allowed[op, device]:
+                count += 1
+                fastest = min(fastest, work_ND[op, device])
+                slowest = max(slowest, work_ND[op, device])
+        log_work = np.log(work[op] + 0.01)
+        in_sum, out_sum = y[op, NodeColumn.IN_COMM], y[op, NodeColumn.OUT_COMM]
+        log_mean = np.log(work[op] + 0.001)
+        y[op, NodeColumn.WORK] = work[op]
+        y[op, NodeColumn.B_LEVEL] = b_level[op]
+        y[op, NodeColumn.T_LEVEL] = t_level[op]
+        y[op, NodeColumn.LOG_WORK] = log_work
+        y[op, NodeColumn.B_LEVEL_SHARE] = b_level[op] / path
+        y[op, NodeColumn.T_LEVEL_SHARE] = t_level[op] / path
+        y[op, NodeColumn.LOG_IN_COMM] = np.log1p(in_sum)
+        y[op, NodeColumn.LOG_OUT_COMM] = np.log1p(out_sum)
+        y[op, NodeColumn.COMM_TO_WORK] = np.log(in_sum + out_sum + 0.01) - log_work
+        y[op, NodeColumn.FASTEST_RATIO] = np.log(fastest + 0.001) - log_mean
+        y[op, NodeColumn.SLOWEST_RATIO] = np.log(slowest + 0.001) - log_mean
+        y[op, NodeColumn.LOG_IN_DEGREE] = np.log1p(in_ptr[op + 1] - in_ptr[op])
+        y[op, NodeColumn.LOG_OUT_DEGREE] = np.log1p(y[op, NodeColumn.LOG_OUT_DEGREE])
+        y[op, NodeColumn.LOG_GROUP_SIZE] = np.log1p(group_size[op])
+        y[op, NodeColumn.LOG_META_SIZE] = np.log1p(meta_size[op])
+        y[op, NodeColumn.ALLOWED_SHARE] = count / num_devices
+        y[op, NodeColumn.LOOP_IN] = np.log1p(y[op, NodeColumn.LOOP_IN])
+        y[op, NodeColumn.LOOP_OUT] = np.log1p(y[op, NodeColumn.LOOP_OUT])
+        y[op, NodeColumn.LOOKAHEAD_SHARE] = follows / num_devices / path
+        y[op, NodeColumn.SLACK_SHARE] = 1.0 - (b_level[op] + t_level[op] - work[op]) / path
+        y[op, NodeColumn.GRAPH_COMM_TO_WORK] = comm
+        y[op, NodeColumn.GRAPH_PARALLELISM] = parallelism
+        y[op, NodeColumn.GRAPH_SPREAD] = spread
+        y[op, NodeColumn.GRAPH_DEVICES] = log_devices
+    for column in range(NUM_PAPER):
+        mean, square = 0.0, 0.0
+        for op in range(num_ops):
+            mean += y[op, column] / num_ops
+        for op in range(num_ops):
+            square += (y[op, column] - mean) ** 2
+        scale = np.sqrt(square / num_ops) + Z_EPSILON
+        for op in range(num_ops):
+            y[op, column] = (y[op, column] - mean) / scale
+    return y
 
 
 def edge_features(assignment: Assignment) -> Floats:
@@ -144,12 +228,11 @@ def edge_features(assignment: Assignment) -> Floats:
 
 def device_features(assignment: Assignment) -> Floats:
     """Returns all `StaticColumn`s, D x F."""
-    work = np.where(assignment.allowed, assignment.work, np.nan)
-    ratio = (work + 0.001) / (assignment.mean_work[:, None] + 0.001)
+    total, count = _ratio_sums(assignment.work, assignment.allowed, assignment.mean_work)
     others = np.maximum(1, assignment.linked.sum(axis=1) - 1)
     table = np.zeros((assignment.num_devices, NUM_STATIC))
-    seen = assignment.allowed.any(axis=0)
-    table[seen, StaticColumn.LOG_SPEED] = -np.log(np.nanmean(ratio[:, seen], axis=0))
+    seen = count > 0
+    table[seen, StaticColumn.LOG_SPEED] = -np.log(total[seen] / count[seen])
     table[:, StaticColumn.LOG_STREAMS] = np.log(assignment.num_streams)
     table[:, StaticColumn.LOG_LATENCY_OUT] = np.log1p(assignment.latency.sum(axis=1) / others)
     mean_bytes = assignment.in_bytes.mean() if len(assignment.in_bytes) else 0.0
@@ -162,41 +245,46 @@ def device_features(assignment: Assignment) -> Floats:
     return table
 
 
+@cached()
+def _ratio_sums(work_ND: Floats, allowed: Bools, work: Floats) -> tuple[Floats, Floats]:
+    """Returns the sum of an op's time over its mean time, and the number of ops, per device."""
+    num_ops, num_devices = work_ND.shape
+    total, count = np.zeros(num_devices), np.zeros(num_devices)
+    for op in range(num_ops):
+        for device in range(num_devices):
+            if allowed[op, device]:
+                total[device] += (work_ND[op, device] + 0.001) / (work[op] + 0.001)
+                count[device] += 1.0
+    return total, count
+
+
 def _tensor(values: Floats) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(values, dtype=np.float32))
 
 
-def _comm_sums(assignment: Assignment) -> tuple[Floats, Floats]:
-    latency, per_byte = assignment.mean_link
-    comm = latency + assignment.in_bytes * per_byte
-    targets = np.repeat(np.arange(assignment.num_ops), np.diff(assignment.in_ptr))
-    size = assignment.num_ops
-    in_comm = np.bincount(targets, weights=comm, minlength=size).astype(np.float64)
-    out_comm = np.bincount(assignment.in_src, weights=comm, minlength=size).astype(np.float64)
-    return in_comm, out_comm
-
-
-def _loop_counts(assignment: Assignment) -> tuple[Ints, Ints]:
-    targets = np.repeat(np.arange(assignment.num_ops), np.diff(assignment.near_ptr))
-    loop, out = assignment.near_loop, assignment.near_out
-    size = assignment.num_ops
-    loop_in = np.bincount(targets[loop & ~out], minlength=size).astype(np.int64)
-    return loop_in, np.bincount(targets[loop & out], minlength=size).astype(np.int64)
-
-
-def _class_sizes(classes: Ints) -> Ints:
+def _class_sizes(classes: Ints, count: int) -> Ints:
     """Size of each op's class, 0 for ops without one."""
+    if count == 0:
+        return np.zeros(len(classes), dtype=np.int64)
     counts = np.bincount(classes[classes >= 0], minlength=1)
     sizes: Ints = np.where(classes >= 0, counts[np.maximum(classes, 0)], 0)
     return sizes
 
 
+@cached()
 def _jumps(next_op: Ints) -> Ints:
     """Pointer doubling: K x N, K such that 2^K exceeds the longest path."""
     size = len(next_op)
-    step = np.append(np.where(next_op < 0, size, next_op), size)
-    rows: list[Ints] = []
-    while (step[:-1] < size).any():
-        rows.append(step[:-1])
-        step = step[step]
-    return np.array(rows, dtype=np.int64).reshape(len(rows), size)
+    rows, count = np.empty((64, size), np.int64), 0
+    is_open = False
+    for op in range(size):
+        rows[0, op] = size if next_op[op] < 0 else next_op[op]
+        is_open |= next_op[op] >= 0
+    while is_open:
+        count += 1
+        is_open = False
+        for op in range(size):
+            half = rows[count - 1, op]
+            rows[count, op] = size if half == size else rows[count - 1, half]
+            is_open |= rows[count, op] < size
+    return rows[:count].copy()

@@ -18,7 +18,7 @@ from doppler.policies.columns import (
     num_node_columns,
 )
 from doppler.policies.config import PolicyConfig
-from doppler.policies.encoder import LEAKY_SLOPE, GraphEncoder, PriorWeights
+from doppler.policies.encoder import LEAKY_SLOPE, GraphEncoder, PriorWeights, joined
 from doppler.policies.features import GraphTensors
 
 MASKED = -1e9
@@ -73,7 +73,7 @@ class PlacePolicy(nn.Module):
         embeddings = self.encoder(graph)
         device = self.device(graph.devices)
         return PlaceHead(
-            own=self.own(torch.cat([graph.nodes, embeddings], dim=1)),
+            own=joined(self.own, graph.nodes, embeddings),
             placed=self.placed(embeddings),
             lift=self.lift.weight.t(),
             device=device,

@@ -18,7 +18,10 @@ MIN_TEMPERATURE = 0.02
 
 
 class SampleMode(enum.Enum):
-    """How a choice is made: from the softmax, or its most likely entry."""
+    """How a choice is made: from the softmax, or its most likely entry.
+
+    Greedy episodes are for plans and not for learning: they are not recorded.
+    """
 
     sample = SAMPLE
     greedy = GREEDY
@@ -41,10 +44,13 @@ class Temperature:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rollouts:
-    """A batch of complete episodes with all that a teacher-forced pass needs.
+    """A batch of complete episodes, if recorded with all that a teacher-forced pass needs.
 
     Candidate lists are intervals: op v is a candidate from step `arrivals[b, v]` to the step that
     selects it.
+
+    Episodes that are not recorded have orders, devices and spans only; the other arrays have no
+    steps (N = 0). `replay_episodes` gives the rest.
 
     Attributes:
         orders: Op selected at each step, B x N.
@@ -77,6 +83,11 @@ class Rollouts:
         """Episodes in the batch."""
         return len(self.orders)
 
+    @property
+    def is_recorded(self) -> bool:
+        """True if log-probabilities can be had of the episodes."""
+        return self.columns.shape[1] == self.orders.shape[1]
+
 
 def sample_episodes(
     tables: Tables,
@@ -90,7 +101,7 @@ def sample_episodes(
 ) -> Rollouts:
     """Returns `num_episodes` episodes; equal generators give equal episodes at any `threads`."""
     seeds = rng.integers(0, 2**63, size=num_episodes, dtype=np.uint64)
-    out = _empty(tables, heads, num_episodes)
+    out = _empty(tables, heads, num_episodes, recorded=mode is not SampleMode.greedy)
     _run(tables, heads, mode.value, temperature, seeds, out, threads)
     return Rollouts(**out._asdict(), temperature=temperature)
 
@@ -103,7 +114,7 @@ def replay_episodes(
     The orders must respect distance-0 edges and the devices the masks
     (`Assignment.episode_arrays` of a checked plan does).
     """
-    out = _empty(tables, heads, len(orders_BN))
+    out = _empty(tables, heads, len(orders_BN), recorded=True)
     out.orders[:] = orders_BN
     out.devices[:] = devices_BN
     seeds = np.zeros(len(orders_BN), dtype=np.uint64)
@@ -126,12 +137,12 @@ def plan_arrays(assignment: Assignment, rollouts: Rollouts) -> tuple[Ints, Ints]
     return assignment.plan_arrays(rollouts.orders, rollouts.devices)
 
 
-def _empty(tables: Tables, heads: Heads, batch: int) -> EpisodeArrays:
+def _empty(tables: Tables, heads: Heads, batch: int, *, recorded: bool) -> EpisodeArrays:
     num_ops, num_devices = tables.work.shape
-    shape = (batch, num_ops)
+    shape = (batch, num_ops if recorded else 0)
     return EpisodeArrays(
-        orders=np.full(shape, -1, dtype=np.int64),
-        devices=np.full(shape, -1, dtype=np.int64),
+        orders=np.full((batch, num_ops), -1, dtype=np.int64),
+        devices=np.full((batch, num_ops), -1, dtype=np.int64),
         arrivals=np.zeros(shape, dtype=np.int64),
         columns=np.zeros((*shape, num_devices, len(heads.dynamic)), dtype=np.float32),
         masks=np.zeros((*shape, num_devices), dtype=np.bool_),

@@ -1,6 +1,5 @@
 """SEL: the policy that chooses the next op among the candidates."""
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -10,6 +9,7 @@ from doppler.policies.encoder import (
     LEAKY_SLOPE,
     GraphEncoder,
     PriorWeights,
+    joined,
     path_sums,
     z_rows,
 )
@@ -42,7 +42,7 @@ class SelectPolicy(nn.Module):
         down = z_rows(path_sums(embeddings, graph.down_jumps))
         up = z_rows(path_sums(embeddings, graph.up_jumps))
         own = F.leaky_relu(self.features(graph.nodes), LEAKY_SLOPE)
-        mixed = self.mix(torch.cat([own, embeddings, down, up], dim=1))
+        mixed = joined(self.mix, own, embeddings, down, up)
         learned = self.score(F.leaky_relu(mixed, LEAKY_SLOPE))[:, 0]
         prior = self.prior(graph).sum() * graph.b_share
         scores: Tensor = learned.double() + prior.double()

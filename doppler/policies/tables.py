@@ -84,6 +84,7 @@ class Workspace(NamedTuple):
         gap_start, gap_end: Idle gaps before those last ops, unordered; D x MAX_GAPS, or D x 0 for a
             timeline that only appends.
         num_gaps: Gaps per device.
+        last_gap: No gap of a device ends later; D.
         taken_gap: Gap that a device's trial takes, -1 = none; D.
         load, num_placed: Work and ops per device; D.
         memory: Group state per device, bytes; D.
@@ -112,6 +113,7 @@ class Workspace(NamedTuple):
     gap_start: Floats
     gap_end: Floats
     num_gaps: Ints
+    last_gap: Floats
     taken_gap: Ints
     load: Floats
     num_placed: Ints
@@ -172,7 +174,10 @@ def _tie_classes(b_level: Floats) -> Ints:
 
 @cached()
 def make_workspace(t: Tables, head_width: int, num_columns: int) -> Workspace:
-    """Returns the state for episodes of one MDP; the paper's columns come with its timeline."""
+    """Returns the state for episodes of one MDP; the paper's columns come with its timeline.
+
+    What `reset` fills, and what is filled before it is read, is not filled here.
+    """
     gaps = MAX_GAPS if num_columns > NUM_PAPER else 0
     num_ops, num_devices = t.work.shape
     num_tensors = t.in_tensor.max() + 1 if len(t.in_tensor) else 0
@@ -183,23 +188,24 @@ def make_workspace(t: Tables, head_width: int, num_columns: int) -> Workspace:
         np.zeros(num_ops),
         np.zeros(num_ops),
         np.zeros(most_inputs, np.int64),
-        np.zeros((num_tensors, num_devices)),
+        np.empty((num_tensors, num_devices)),
+        np.empty(num_buses),
         np.zeros(num_buses),
-        np.zeros(num_buses),
-        np.zeros((num_devices, t.num_streams.max())),
+        np.empty((num_devices, t.num_streams.max())),
         np.zeros((num_devices, gaps)),
         np.zeros((num_devices, gaps)),
+        np.empty(num_devices, np.int64),
+        np.empty(num_devices),
         np.zeros(num_devices, np.int64),
-        np.zeros(num_devices, np.int64),
-        np.zeros(num_devices),
-        np.zeros(num_devices, np.int64),
-        np.zeros(num_devices),
+        np.empty(num_devices),
+        np.empty(num_devices, np.int64),
+        np.empty(num_devices),
         np.empty(len(t.group_bytes), np.int64),
-        np.zeros((len(t.meta_size), num_devices), np.int64),
-        np.zeros((num_ops, num_devices), np.int64),
-        np.zeros((num_ops, num_devices)),
+        np.empty((len(t.meta_size), num_devices), np.int64),
+        np.empty((num_ops, num_devices), np.int64),
+        np.empty((num_ops, num_devices)),
         np.empty(num_ops, np.int64),
-        np.zeros((num_devices, head_width), np.float32),
+        np.empty((num_devices, head_width), np.float32),
         np.zeros((num_devices, max(num_columns, NUM_DEVICE_COLUMNS))),
         np.empty(num_devices, np.bool_),
         np.zeros((11, num_devices)),

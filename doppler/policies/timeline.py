@@ -25,6 +25,7 @@ def reset(t: Tables, s: Workspace) -> None:
     s.bus_free[:] = 0.0
     s.streams[:] = 0.0
     s.num_gaps[:] = 0
+    s.last_gap[:] = 0.0
     s.load[:] = 0.0
     s.num_placed[:] = 0
     s.memory[:] = 0.0
@@ -146,7 +147,9 @@ def set_times(t: Tables, s: Workspace, op: int, first: int, last: int) -> None:
             free = min(free, s.streams[device, stream])
         start = max(ready, free)
         s.taken_gap[device] = -1
-        for gap in range(s.num_gaps[device]):
+        # Most ops are ready after the last gap, and need not look at any.
+        fits = ready + t.work[op, device] <= s.last_gap[device]
+        for gap in range(s.num_gaps[device] if fits else 0):
             begin = max(ready, s.gap_start[device, gap])
             if begin < start and begin + t.work[op, device] <= s.gap_end[device, gap]:
                 start = begin
@@ -195,6 +198,7 @@ def _add_gap(s: Workspace, device: int, start: float, end: float) -> None:
             return
     s.gap_start[device, slot] = start
     s.gap_end[device, slot] = end
+    s.last_gap[device] = max(s.last_gap[device], end)
 
 
 @inlined(error_model="numpy", fastmath=FAST)

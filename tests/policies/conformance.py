@@ -32,7 +32,9 @@ def check_policy(policy):
         check_op_relabelling(policy, pair, rollouts, seed)
         check_device_relabelling(policy, pair, rollouts, seed)
         greedy = policy.sample(inputs, 2, np.random.default_rng(0), mode=SampleMode.greedy)
-        check_episodes(inputs.assignment, greedy)
+        again = policy.replay(inputs, greedy.orders, greedy.devices)
+        check_episodes(inputs.assignment, again)
+        assert (again.spans == greedy.spans).all(), "a plan is as long as its replay"
         assert (greedy.orders[0] == greedy.orders[1]).all(), "greedy episodes are equal"
 
 

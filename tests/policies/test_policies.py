@@ -126,6 +126,27 @@ def test_greedy_takes_the_most_likely_choice_and_cold_samples_approach_it():
     assert (samples.orders == greedy.orders).mean() > 0.8
 
 
+@pytest.mark.parametrize("groups", [0, 2])
+def test_a_greedy_episode_takes_the_largest_score_and_logit_of_every_step(groups):
+    policy = randomised(SMALL)
+    inputs = policy_inputs(assignment_of(layered(6, groups=groups)), SMALL)
+    greedy = policy.sample(inputs, 2, np.random.default_rng(0), mode=SampleMode.greedy)
+    assert not greedy.is_recorded
+    replayed = policy.replay(inputs, greedy.orders, greedy.devices)
+    encoded = policy.encode(inputs)
+    scores = encoded.scores.detach().numpy()
+    for step, op in enumerate(greedy.orders[0]):
+        before = set(greedy.orders[0, :step].tolist())
+        left = [v for v in np.flatnonzero(replayed.arrivals[0] <= step) if v not in before]
+        assert scores[op] == max(scores[left])
+    decisions = policy.decide(inputs, encoded, replayed)
+    likeliest = decisions.place_logs.argmax(dim=1).numpy()
+    assert (greedy.devices.ravel()[decisions.place_rows] == likeliest).all()
+    assert (decisions.place_logs.exp().sum(dim=1) - 1.0).abs().max() < 1e-5
+    with pytest.raises(ConfigError, match=r"recorded episodes, and these are greedy ones"):
+        policy.decide(inputs, encoded, greedy)
+
+
 def test_sequence_softmax_equals_the_plain_one_with_its_gradients():
     inputs = policy_inputs(assignment_of(layered(7)), SMALL)
     rollouts = randomised(SMALL).sample(inputs, 3, np.random.default_rng(0))

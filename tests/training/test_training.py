@@ -69,7 +69,8 @@ def test_imitation_loss_falls_and_the_student_becomes_the_teacher():
     )
     # b-levels fall along a, b, m0, m1, join, tail (100 + 80 > 90 + 70).
     assert greedy.orders[0].tolist()[0] == 0
-    chosen = greedy.teacher[0, np.arange(6), greedy.devices[0]]
+    replayed = learner.policy.replay(learner.inputs, greedy.orders, greedy.devices)
+    chosen = replayed.teacher[0, np.arange(6), greedy.devices[0]]
     assert chosen.all()
     assert all(record.simulations == 0 for record in records)
 

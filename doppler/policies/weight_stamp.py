@@ -1,0 +1,43 @@
+"""Tells whether weights are still what something was made of."""
+
+from dataclasses import dataclass
+from operator import is_
+
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WeightStamp:
+    """Tensors and the numbers of changes made in place so far.
+
+    Every operation of torch that changes a tensor in place counts: a step of an optimiser,
+    `load_state_dict`, an initialisation. What is written round torch (through `.data`, or an array
+    that shares the memory) is not seen.
+
+    Attributes:
+        tensors: They are kept, so that no other tensor gets the identity of one of them.
+        versions: Changes of each.
+    """
+
+    tensors: tuple[Tensor, ...]
+    versions: tuple[int, ...]
+
+    @classmethod
+    def of(cls, *tensors: Tensor) -> "WeightStamp":
+        """Returns the stamp of tensors as they are now."""
+        return cls(tensors, tuple(tensor._version for tensor in tensors))
+
+    @classmethod
+    def of_module(cls, module: nn.Module) -> "WeightStamp":
+        """Returns the stamp of all parameters of a module and of its parts."""
+        found: list[Tensor] = []
+        left = [module]
+        while left:
+            part = left.pop()
+            found += [weight for weight in part._parameters.values() if weight is not None]
+            left += [inner for inner in part._modules.values() if inner is not None]
+        return cls.of(*found)
+
+    def agrees(self, other: "WeightStamp") -> bool:
+        """True if both are of the same tensors with the same content."""
+        return self.versions == other.versions and all(map(is_, self.tensors, other.tensors))
