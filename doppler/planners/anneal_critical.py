@@ -100,6 +100,8 @@ def propose_critical(
             keys_V[unit], keys_V[target] = keys_V[target], keys_V[unit]
             return state, keys_V[unit] != keys_V[target]
         state, u = uniform(state)
+        if t.movable.size == 0:
+            continue
         if u >= CLUSTER:
             state, index = below(state, t.movable.size)
             moved = swap_units(t, devices_U, unit, t.movable[index])

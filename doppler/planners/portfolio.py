@@ -9,6 +9,7 @@ if orders lead, else over devices alone.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -71,6 +72,17 @@ class PortfolioSettings:
 DEFAULT_SETTINGS = PortfolioSettings()
 
 
+class _Found(NamedTuple):
+    """What a member found, and its value."""
+
+    value_ns: int
+    plan: Plan
+
+    @property
+    def is_order(self) -> bool:
+        return self.plan.source != annealing.PLACEMENT
+
+
 def plan(problem: Problem, scorer: Scorer, budget: Budget, rng: np.random.Generator) -> Plan:
     """Returns the best plan of all members; its source is `portfolio:` and its maker's name.
 
@@ -119,30 +131,33 @@ def search(
         seeds: Plans that the walks over devices start from, beside list schedules.
     """
     last_call = scorer.num_calls + budget.calls
-    found: list[Plan] = []
+    found: list[_Found] = []
 
     def add(member: Planner, share: float) -> None:
-        calls = min(round(budget.calls * share), last_call - scorer.num_calls - 1)
-        if calls >= 1:
-            try:
-                found.append(member(problem, scorer, Budget(calls), rng))
-            except CapacityError:  # the last walk starts from m-ETF too and has the last word
-                return
+        # One call is kept for the value of what it finds, and one for the last walk.
+        calls = min(round(budget.calls * share), last_call - scorer.num_calls - 2)
+        if calls < 1:
+            return
+        try:
+            made = member(problem, scorer, Budget(calls), rng)
+        except CapacityError:  # the last walk starts from m-ETF too and has the last word
+            return
+        found.append(_Found(int(scorer.score([made.placement], [made.priority])[0]), made))
 
     add(_explore(tuple(seeds)), settings.placement)
     add(heft.perturbed, settings.heft)
     add(anneal_orders.plan, settings.keys)
-    if _orders_are_near(scorer, found, last_call - scorer.num_calls):
+    if _orders_are_near(found):
         add(brkga.plan, settings.brkga)
-    ranked, by_order = _best_first(scorer, found, last_call - scorer.num_calls)
+    ranked = sorted(found, key=lambda row: row.value_ns)
+    by_order = len(ranked) > 1 and ranked[0].is_order
     if by_order:
         found = ranked[:1]
-        add(_evolve(ranked), settings.evolve)
-        best, _ = _best_first(scorer, found, last_call - scorer.num_calls)
-        add(_walk_orders(best[0]), settings.again)
+        add(_evolve([row.plan for row in ranked]), settings.evolve)
+        add(_walk_orders(min(found, key=lambda row: row.value_ns).plan), settings.again)
         ranked = [*reversed(found), *ranked[1:]]
     left = Budget(last_call - scorer.num_calls)
-    starts = (*ranked, *seeds)
+    starts = (*(row.plan for row in ranked), *seeds)
     best_plan = anneal(problem, scorer, left, rng, POLISH if by_order else GO_ON, starts, POLISHED)
     makers = [
         start.source
@@ -173,21 +188,8 @@ def _walk_orders(start: Plan) -> Planner:
     return member
 
 
-def _orders_are_near(scorer: Scorer, found: list[Plan], calls: int) -> bool:
+def _orders_are_near(found: Sequence[_Found]) -> bool:
     """True unless the best order so far is far behind the best devices."""
-    if len(found) < 2 or calls <= len(found):
-        return False
-    values = np.asarray(
-        scorer.score([made.placement for made in found], [made.priority for made in found])
-    )
-    orders = [row for row, made in enumerate(found) if made.source != annealing.PLACEMENT]
-    return bool(orders) and int(values[orders].min()) <= NEAR * int(values.min())
-
-
-def _best_first(scorer: Scorer, seeds: list[Plan], calls: int) -> tuple[list[Plan], bool]:
-    """The plans by value, and True if an order made the best one; as they are without calls."""
-    if len(seeds) < 2 or calls <= len(seeds):
-        return seeds, False
-    values = scorer.score([seed.placement for seed in seeds], [seed.priority for seed in seeds])
-    ranked = [seeds[row] for row in np.argsort(values, kind="stable")]
-    return ranked, ranked[0].source != annealing.PLACEMENT
+    orders = [row.value_ns for row in found if row.is_order]
+    best = min((row.value_ns for row in found), default=0)
+    return len(found) > 1 and bool(orders) and min(orders) <= NEAR * best
