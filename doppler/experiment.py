@@ -237,13 +237,19 @@ def load_best(folder: Path, task: Task) -> BestKnown | None:
     """Returns the best known plan of a task, re-scored; None where none is stored.
 
     Raises:
-        FormatError: If the stored value is not what the plan scores.
+        FormatError: If a key is missing, or the stored value is not what the plan scores.
         PlanError: If the plan was made for another graph or cluster.
     """
     path = folder / f"{task.name}.json"
     if not path.exists():
         return None
     document = read_json(path)
+    missing = [key for key in ("plan", "value_ns", "command") if key not in document]
+    if missing:
+        raise FormatError(
+            f"{path} lacks {', '.join(missing)}; a best known plan is an object with the keys "
+            f"plan, value_ns and command"
+        )
     plan = from_json(document["plan"], "plan", task.problem, where=str(path))
     if not isinstance(plan, Plan):
         raise FormatError(f"{path} holds no plan")

@@ -196,6 +196,9 @@ def test_a_best_known_plan_is_scored_again_when_it_is_read(tmp_path, task):
     path.write_text(json.dumps(document | {"value_ns": make.value_ns - 1}))
     with pytest.raises(FormatError, match="its plan scores"):
         load_best(tmp_path, task)
+    path.write_text(json.dumps({"plan": document["plan"]}))
+    with pytest.raises(FormatError, match="lacks value_ns, command"):
+        load_best(tmp_path, task)
     assert load_best(tmp_path, replace(task, name="none")) is None
 
 
