@@ -55,6 +55,8 @@ PLANNERS = (
 """All but `dp_only` (deep-RL jobs only), enumeration and proofs (graphs of tens of ops), parts of
 the learned planner, and the searches whose best the portfolio is."""
 
+RACE_SECONDS = 16.0
+"""Twice the default: a pass is short, so a race of twelve plans takes half a minute."""
 FINALISTS = 4
 """Fastest baselines of the turns, which race for being the one that the learned plan meets."""
 SKEWS = (0.6, 0.7, 0.8, 0.9)
@@ -143,6 +145,7 @@ def learn_graph(graph: str, arguments: argparse.Namespace) -> LearnRun:
             f"comparison.max_blocks={arguments.blocks}",
             "comparison.half_width=0.01",
             f"comparison.finalists={FINALISTS}",
+            f"training.race_seconds={RACE_SECONDS}",
             f"results='{folder}'",
             f"cost_cache='{folder}/cost_tables'",
         ]

@@ -154,7 +154,7 @@ class TrainingSettings(StageTwoSettings):
     stage3_windows: int = setting(8, "measured windows for stage III; 0 skips it")
     window_iterations: int = setting(5, "iterations per measured window")
     race_seconds: float = setting(
-        16.0, "time of the job that stage III may race plans for (16 to 96 windows)"
+        8.0, "time of the job that stage III may race plans for (16 to 96 windows)"
     )
 
     def __post_init__(self) -> None:

@@ -37,7 +37,7 @@ from simulator.costs.reuse import Reuse, ReuseSample, fit_reuse, reuse_samples
 BATCH = 4
 MIN_RACE_WINDOWS, MAX_RACE_WINDOWS = 16, 96
 """Of four plans and of twelve, at two windows each in every round."""
-RACE_SECONDS = 16.0
+RACE_SECONDS = 8.0
 NUM_ELITES = 4
 """Best plans of stages I and II beside the very best that a race has room for."""
 
