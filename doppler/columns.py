@@ -7,6 +7,8 @@ policy_tuned   the same policies trained on the target graph (stage II), no sear
 policy_polish  the learned planner: policy's episodes, stage II, then the portfolio's search from
                its best plans and those of the list rules
 heft_polish    the identical search from HEFT's plan, with the whole budget
+gdp_stage1     GDP after stage I: it imitates the critical-path rule before it samples
+placeto_stage1 PLACETO after stage I, with message passing once per sweep, not at every step
 dual, joint .. the learned planner from nothing, and ablations of it: `doppler.planners.ablations`
 anything else  the planner of that name in `doppler.planners.registry`
 """
@@ -26,10 +28,13 @@ from doppler.graphs.families import generate
 from doppler.planners import heft, portfolio
 from doppler.planners.ablations import VARIANTS
 from doppler.planners.base import Budget, Planner
+from doppler.planners.gdp import GdpConfig, GdpPlanner
 from doppler.planners.guided import GuidedPlanner
 from doppler.planners.guides import GuidedSettings
 from doppler.planners.learned import LearnedPlanner
+from doppler.planners.placeto import PlacetoConfig, PlacetoPlanner
 from doppler.planners.registry import get_planner, planner_names
+from doppler.policies.config import MessagePassing
 from doppler.training.config import LearnedMode, Start
 
 FIRST_PROBE = 128
@@ -88,12 +93,19 @@ def _heft_polish(
     return replace(found, source="heft_polish")
 
 
+# Updates of stage I: a second or less of a run on graphs of 200 ops.
+STAGE_ONE = 50
+
 _OWN: dict[str, Planner] = {
     "policy_only": _learned(LearnedMode.sample),
     "policy_drawn": _policy_drawn,
     "policy_tuned": _learned(LearnedMode.tune),
     "policy_polish": _learned(LearnedMode.polish),
     "heft_polish": _heft_polish,
+    "gdp_stage1": GdpPlanner(config=GdpConfig(imitation=STAGE_ONE)),
+    "placeto_stage1": PlacetoPlanner(
+        config=PlacetoConfig(imitation=STAGE_ONE, messages=MessagePassing.once)
+    ),
     **VARIANTS,
 }
 

@@ -93,10 +93,17 @@ class PlacetoPlanner(PlacementPlanner):
     config: PlacetoConfig = field(default_factory=PlacetoConfig)
 
     def learn(self, run: PlacementRun) -> list[float]:
-        """Learns from the round robin, or from m-ETF's plan where that does not fit in memory."""
+        """Learns from the best of round robin and the single devices, or from m-ETF's plan.
+
+        That is where neither fits in memory.
+        """
         inputs, evaluator = run.inputs, run.evaluator
-        calls, start_U = evaluator.remaining, deal(inputs.mask)
-        evaluator.score(inputs.mask.placement(start_U)[None], inputs.priority_V[None])
+        calls, mask = evaluator.remaining, inputs.mask
+        single = (mask.complete(mask.prefer_device(d)) for d in range(mask.num_devices))
+        starts_SU = np.stack([deal(mask), *single])
+        priorities_SV = np.tile(inputs.priority_V, (len(starts_SU), 1))
+        values_S = evaluator.score(mask.placement(starts_SU), priorities_SV)
+        start_U = starts_SU[int(values_S.argmin())]
         roomy = run.plan_that_fits()
         if roomy is not None:
             first = [members[0] for members in inputs.mask.members]

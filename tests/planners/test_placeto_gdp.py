@@ -93,6 +93,14 @@ def test_what_is_sampled_gets_better(planner):
     assert np.mean(values[-5:]) < 0.7 * np.mean(values[:5])
 
 
+def test_placeto_starts_from_the_better_of_round_robin_and_one_device():
+    """Three calls score the starts; with no more than that, the best of them is the plan."""
+    for (problem, costs), best in ((chain(), 50), (two_kinds_of_ops(dealt=True), 30)):
+        scorer = CompiledScorer(problem, costs)
+        plan = PlacetoPlanner()(problem, scorer, Budget(3), np.random.default_rng(0))
+        assert scorer.score([plan.placement], [plan.priority]) == [best]
+
+
 @pytest.mark.parametrize("label", ["placeto, stage I", "gdp, stage I"])
 def test_stage_one_starts_nearer_to_the_teacher(label):
     """The teacher keeps the chain on the device of its first op, which is pinned."""
