@@ -9,7 +9,7 @@ from doppler.core.costs import Costs
 from doppler.core.plan import Plan
 from doppler.core.problem import Problem
 from doppler.core.trace import Trace
-from doppler.measure import measured_period_ns
+from doppler.measure import NO_MARGINS, Margins, measured_period_ns
 from simulator.calibrate import observe
 from simulator.costs.measured import CostTable
 
@@ -71,11 +71,13 @@ class AdaptiveJob:
         replan: Replan,
         drift: float = DRIFT,
         first_iteration: int = 0,
+        margins: Margins = NO_MARGINS,
     ) -> None:
         self.plan = plan
         self.table = table
         self.records: list[WindowRecord] = []
         self._run = run
+        self._margins = margins
         self._problem = problem
         self._replan = replan
         self._drift = drift
@@ -88,7 +90,7 @@ class AdaptiveJob:
         """Runs one window, corrects the costs, and re-plans where the job has drifted."""
         trace = self._run(self.plan, iterations)
         start = time.perf_counter()
-        measured_ns = measured_period_ns(trace)
+        measured_ns = measured_period_ns(trace, self._margins)
         source, predicted_ns = self.plan.source, self._predicted_ns
         self.table = self.table.corrected(observe(self._problem, trace, 1))
         replanned = False

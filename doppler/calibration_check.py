@@ -180,19 +180,22 @@ def check_calibration(
     plans = held_out_plans(problem, models[-1].costs, seen, check.plans, seed)
     traces: dict[str, list[Trace]] = {name: [] for name, _ in plans}
     rng = np.random.default_rng(seed)
+    iterations = check.iterations + job.margins.num_iterations
     with JobSession(job, problem, options) as session:
         progress("warming up")
-        session.run(plans[0][1], check.iterations)
+        session.run(plans[0][1], iterations)
         for turn in range(check.windows):
             progress(f"window {turn + 1} of {check.windows}, {len(plans)} plans")
             for at in rng.permutation(len(plans)).tolist():
                 name, plan = plans[at]
-                traces[name].append(session.run(plan, check.iterations))
+                traces[name].append(session.run(plan, iterations))
     points = [
         (
             PlanPoint(
                 plan=name,
-                measured_ns=median_interval([measured_period_ns(t) for t in traces[name]], rng),
+                measured_ns=median_interval(
+                    [measured_period_ns(t, job.margins) for t in traces[name]], rng
+                ),
                 predicted_ns=tuple(_period_ns(model, plan) for model in models),
             ),
             _op_points(models, name, plan, traces[name]),

@@ -8,6 +8,7 @@ from doppler.config import BASELINES, AnyJobConfig, JobConfig
 from doppler.core.errors import ConfigError, nearest
 from doppler.core.problem import Objective
 from doppler.graphs.drl_job import DRLJobShape, OpSize, build_drl_job
+from doppler.measure import margins_of
 from doppler.real_job import RealJob
 from doppler.tensor_config import TensorJobConfig
 from doppler.tensor_jobs import build_tensor_job
@@ -130,6 +131,7 @@ def build_job(settings: JobConfig, seed: int) -> RLJob:
             ("form", "fused" if config.fused else "unrolled"),
             ("ops", str(graph.num_ops)),
         ),
+        margins=margins_of(graph, config.mode),
     )
 
 

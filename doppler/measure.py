@@ -8,6 +8,8 @@ import numpy as np
 from scipy import stats
 
 from doppler.core.errors import DopplerError
+from doppler.core.graph import DataflowGraph
+from doppler.core.job_mode import JobMode
 from doppler.core.plan import Plan
 from doppler.core.trace import Trace
 
@@ -48,7 +50,20 @@ class Margins:
         return self.head - 1 + self.tail
 
 
-def measured_period_ns(trace: Trace, margins: Margins = Margins()) -> float:
+NO_MARGINS = Margins()
+
+
+def margins_of(graph: DataflowGraph, mode: JobMode) -> Margins:
+    """Returns what to leave out of a measured window: as much as iterations may run ahead.
+
+    In simulation, without noise, five iterations of asynchronous jobs on two GMIs gave 0.79 to 0.97
+    of the period as they are, and all of it with these margins. A synchronous job begins nothing
+    ahead.
+    """
+    return NO_MARGINS if mode is JobMode.synchronous else Margins(head=2, tail=graph.window)
+
+
+def measured_period_ns(trace: Trace, margins: Margins = NO_MARGINS) -> float:
     """Returns (E_n - E_w) / (n - w) of one window, in ns; the first iteration fills the pipeline.
 
     Raises:
@@ -204,6 +219,7 @@ def compare_interleaved(
     max_blocks: int,
     half_width: float,
     rng: np.random.Generator,
+    margins: Margins = NO_MARGINS,
 ) -> Comparison:
     """Measures two plans in ABBA blocks until the interval of their ratio is narrow.
 
@@ -211,17 +227,19 @@ def compare_interleaved(
         run: Runs the job on for a number of iterations under a plan.
         first: Plan A.
         second: Plan B.
-        iterations: Iterations per window; every block has two windows of each plan.
+        iterations: Iterations per window beside its margins; every block has two windows of each
+            plan.
         min_blocks: Blocks at least, `MIN_BLOCKS` or more.
         max_blocks: Blocks at most.
         half_width: Relative half-width of the interval at which to stop.
         rng: For the bootstrap.
+        margins: Iterations that a window runs besides, and leaves out.
     """
     traces: dict[int, Trace] = {}
 
     def window(which: int) -> float:
-        traces[which] = run((first, second)[which], iterations)
-        return measured_period_ns(traces[which])
+        traces[which] = run((first, second)[which], iterations + margins.num_iterations)
+        return measured_period_ns(traces[which], margins)
 
     blocks = interleave(
         lambda: window(0),

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from doppler.core.graph import DataflowGraph
 from doppler.core.problem import Objective
+from doppler.measure import NO_MARGINS, Margins
 from executor.job_spec import JobSpec
 
 
@@ -19,6 +20,7 @@ class RealJob:
             each is a pass of its own and passes run one after the other.
         size: How large it is, in words.
         facts: What a report says of it: (name, value).
+        margins: What windows leave out, because iterations overlap.
     """
 
     name: str
@@ -27,3 +29,4 @@ class RealJob:
     objective: Objective
     size: str
     facts: tuple[tuple[str, str], ...]
+    margins: Margins = NO_MARGINS

@@ -11,7 +11,7 @@ from doppler.core.plan import Plan
 from doppler.core.problem import Problem
 from doppler.core.trace import Trace
 from doppler.learn_run import LEARNED
-from doppler.measure import measured_period_ns, median_interval
+from doppler.measure import NO_MARGINS, Margins, measured_period_ns, median_interval
 from doppler.planners.bounds import lower_bounds
 from doppler.real_job import RealJob
 from doppler.report.model import PlannerRow, Role, RunReport
@@ -36,6 +36,7 @@ class RunHistory:
     Attributes:
         problem, plan, trace: Of the longest window, of several the last; None before the first.
         periods_ns: Measured period of every window under that plan.
+        margins: What a window leaves out.
         rewards: The job's reward curve, without iterations that the run went back behind.
     """
 
@@ -43,16 +44,20 @@ class RunHistory:
     plan: Plan | None = None
     trace: Trace | None = None
     periods_ns: list[float] = field(default_factory=list)
+    margins: Margins = NO_MARGINS
     rewards: list[RewardRecord] = field(default_factory=list)
 
     def add(self, problem: Problem, plan: Plan, trace: Trace) -> None:
-        """Takes in a window of at least three iterations; another plan begins anew."""
+        """Takes in a window of three iterations or more beside its margins.
+
+        Another plan begins anew.
+        """
         if self.trace is None or plan != self.plan or problem is not self.problem:
             self.problem, self.plan, self.trace = problem, plan, trace
             self.periods_ns = []
         if trace.iterations >= self.trace.iterations:
             self.trace = trace
-        self.periods_ns.append(measured_period_ns(trace))
+        self.periods_ns.append(measured_period_ns(trace, self.margins))
 
     def go_back(self, iterations: int) -> None:
         """Forgets the rewards from an iteration on."""

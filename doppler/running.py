@@ -34,7 +34,6 @@ from doppler.core.problem import Problem
 from doppler.core.serialize import load_cluster, load_plan, save
 from doppler.core.trace import Trace
 from doppler.jobs import RLJob, build_any_job, resolve_any_job
-from doppler.measure import measured_period_ns
 from doppler.planners.base import Budget
 from doppler.planners.registry import get_planner
 from doppler.preflight import show_preflight
@@ -179,7 +178,9 @@ class _Runner:
         self._view = view
         self._options = ExecutorOptions(shm_dir=config.executor.shm_dir)
         self._left: tuple[int, ...] = ()
-        self.history = RunHistory()
+        self.history = RunHistory(margins=job.margins)
+        self._window = WINDOW + job.margins.num_iterations
+        self._least = MIN_WINDOW + job.margins.num_iterations
 
     def run(self, situation: _Situation, checkpoint: Checkpoint | None) -> None:
         """Runs to the end, re-planning on what is left where the settings say so."""
@@ -216,12 +217,12 @@ class _Runner:
                 with self._view.progress(title, goal) as advance:
                     advance(executor.iteration, "")
                     while executor.iteration < goal:
-                        count = min(WINDOW, goal - executor.iteration)
+                        count = min(self._window, goal - executor.iteration)
                         plan, trace = step(count)
                         note = ""
-                        if count >= MIN_WINDOW:
+                        if count >= self._least:
                             self.history.add(situation.problem, plan, trace)
-                            note = f"{measured_period_ns(trace) / 1e6:.1f} ms"
+                            note = f"{self.history.periods_ns[-1] / 1e6:.1f} ms"
                         reward = session.last_return()
                         if reward is not None:
                             note += f", return {reward:.1f}"
@@ -254,11 +255,12 @@ class _Runner:
             situation.plan,
             self._replan,
             first_iteration=session.executor.iteration,
+            margins=self._job.margins,
         )
 
         def step(count: int) -> tuple[Plan, Trace]:
             plan = adaptive.plan
-            if count < MIN_WINDOW:
+            if count < self._least:
                 return plan, session.run(plan, count)
             trace = adaptive.step(count)
             self._table = adaptive.table

@@ -20,7 +20,7 @@ from doppler.core.plan import Plan, make_plan
 from doppler.core.problem import Problem
 from doppler.core.trace import Trace
 from doppler.field import Field, is_same, make_field
-from doppler.measure import measured_period_ns
+from doppler.measure import NO_MARGINS, Margins, measured_period_ns
 from doppler.planners.base import Budget
 from doppler.planners.learned import LearnedPlanner
 from doppler.policies.assignment import Ints
@@ -110,6 +110,7 @@ def tune_on_job(
     replan_budget: int,
     rng: np.random.Generator,
     race_seconds: float = RACE_SECONDS,
+    margins: Margins = NO_MARGINS,
     on_record: OnRecord | None = None,
     on_window: Callable[[SystemWindow], None] | None = None,
 ) -> SystemResult:
@@ -122,16 +123,17 @@ def tune_on_job(
         planner: The learned planner after stages I and II.
         plan: Its plan.
         num_windows: Windows that sample the policy; rounded down to whole updates.
-        window_iterations: Iterations per window.
+        window_iterations: Iterations per window beside its margins.
         replan_budget: Simulations for planning again on corrected costs, and for choosing the
             field of the race.
         rng: Source of randomness.
         race_seconds: Time that the job may run under raced plans; it buys `MIN_RACE_WINDOWS` at
             least, `MAX_RACE_WINDOWS` at most.
+        margins: Iterations that a window runs besides, and leaves out.
         on_record: Called after every policy update.
         on_window: Called after every window.
     """
-    session = _Session(run, problem, table, plan, window_iterations, on_window)
+    session = _Session(run, problem, table, plan, window_iterations, margins, on_window)
     elites = [] if planner.learner is None else _elite_plans(problem, planner.learner)
     reference_ns = session.measure(plan, "incumbent")
     part = replan_budget // 4
@@ -156,7 +158,7 @@ def tune_on_job(
     if sampled is not None:
         candidates.append(sampled)
     candidates.append(session.replan(planner, part, rng))
-    length = race_length(race_seconds, reference_ns * window_iterations)
+    length = race_length(race_seconds, reference_ns * session.length)
     start = time.perf_counter()
     costs = session.table.costs(problem)
     calls = replan_budget - session.simulations
@@ -194,6 +196,7 @@ class _Session:
         table: CostTable,
         incumbent: Plan,
         window_iterations: int,
+        margins: Margins,
         on_window: Callable[[SystemWindow], None] | None,
     ) -> None:
         self.table = table
@@ -203,7 +206,8 @@ class _Session:
         self._run = run
         self._problem = problem
         self._incumbent = incumbent
-        self._length = window_iterations
+        self._margins = margins
+        self.length = window_iterations + margins.num_iterations
         self._on_window = on_window
         self._windows: list[SystemWindow] = []
         self._reuse: list[list[ReuseSample]] = []
@@ -212,13 +216,13 @@ class _Session:
     def measure(self, plan: Plan, purpose: str) -> float:
         """Returns the measured period of one window; its spans correct the cost table."""
         start = time.perf_counter()
-        trace: Trace = self._run(plan, self._length)
+        trace: Trace = self._run(plan, self.length)
         self.measuring_seconds += time.perf_counter() - start
         self.table = self.table.corrected(observe(self._problem, trace, 1))
         self._reuse.append(reuse_samples(self._problem, trace, 1))
-        period_ns = measured_period_ns(trace)
+        period_ns = measured_period_ns(trace, self._margins)
         window = SystemWindow(
-            iteration=len(self._windows) * self._length,
+            iteration=len(self._windows) * self.length,
             period_ns=period_ns,
             purpose=purpose,
             is_incumbent=is_same(plan, self._incumbent),
@@ -269,9 +273,9 @@ class _Session:
             table=self.table,
             reuse=fit_reuse(self._reuse),
             windows=tuple(self._windows),
-            iterations=len(self._windows) * self._length,
-            worse_iterations=len(worse) * self._length,
-            extra_ns=round(sum((w.period_ns - reference_ns) * self._length for w in worse)),
+            iterations=len(self._windows) * self.length,
+            worse_iterations=len(worse) * self.length,
+            extra_ns=round(sum((w.period_ns - reference_ns) * self.length for w in worse)),
             learning_seconds=self.learning_seconds,
             simulations=self.simulations,
         )

@@ -19,6 +19,8 @@ from doppler.core.trace import Trace
 from doppler.field import distinct
 from doppler.learn_run import LEARNED, WARMUP_ITERATIONS, Candidate, Clock, LearnRun
 from doppler.measure import (
+    NO_MARGINS,
+    Margins,
     compare_interleaved,
     measured_period_ns,
     median_interval,
@@ -107,6 +109,7 @@ def _stage_three(
             replan_budget=replan_budget(training),
             rng=rng,
             race_seconds=training.race_seconds,
+            margins=run.job.margins,
             on_record=run.system_records.append,
             on_window=lambda w: advance(1, f"{w.purpose}: {w.period_ns / 1e6:.1f} ms"),
         )
@@ -119,10 +122,11 @@ def _stage_three(
         f"slower plans, {system.extra_ns / 1e9:.2f} s; {len(switches)} changes of plan "
         f"{run.stage3_switch_ns / 1e9:.2f} s; learning {system.learning_seconds:.1f} s"
     )
+    window = training.window_iterations + run.job.margins.num_iterations
     ranked = "; ".join(plan.source for plan in system.ranking[:RANKED])
     view.line(
         f"  race: {len(system.ranking)} plans, {system.race_windows} windows, "
-        f"{system.race_windows * training.window_iterations} iterations; in front: {ranked}"
+        f"{system.race_windows * window} iterations; in front: {ranked}"
     )
     reuse = system.reuse
     if reuse is not None:
@@ -148,11 +152,13 @@ def _measure_all(run: LearnRun, sessions: Mapping[str, JobSession], view: View) 
     """Measures every plan in turns, the order reversed every other turn."""
     rng = np.random.default_rng(run.config.seed)
     periods: dict[str, list[float]] = {candidate.name: [] for candidate in run.candidates}
+    margins = run.job.margins
+    iterations = TURN_ITERATIONS + margins.num_iterations
     with view.progress("plans", TURNS * len(run.candidates)) as advance:
         for turn in range(TURNS):
             for candidate in run.candidates if turn % 2 == 0 else reversed(run.candidates):
-                trace = sessions[candidate.layout].run(candidate.result.plan, TURN_ITERATIONS)
-                period_ns = measured_period_ns(trace)
+                trace = sessions[candidate.layout].run(candidate.result.plan, iterations)
+                period_ns = measured_period_ns(trace, margins)
                 periods[candidate.name].append(period_ns)
                 advance(1, f"{candidate.name} {period_ns / 1e6:.1f} ms")
     for candidate in tuple(run.candidates):
@@ -169,12 +175,13 @@ def _compare(
         raise ConfigError("a comparison needs a baseline, and `planners` names none")
     settings, iterations = run.config.comparison, run.config.training.window_iterations
     anywhere = _by_cluster(tuple(sessions.values()))
-    best = best_baseline(baselines, anywhere, settings.finalists, iterations, rng)
+    margins = run.job.margins
+    best = best_baseline(baselines, anywhere, settings.finalists, iterations, rng, margins)
     run.best_baseline = best.name
     assert run.learned_plan is not None
     with view.progress(f"{LEARNED} against {best.name}", 4 * settings.max_blocks) as advance:
         run.comparison = compare_interleaved(
-            _counted(anywhere, advance),
+            _counted(anywhere, advance, margins),
             run.learned_plan,
             best.result.plan,
             iterations=iterations,
@@ -182,6 +189,7 @@ def _compare(
             max_blocks=settings.max_blocks,
             half_width=settings.half_width,
             rng=rng,
+            margins=margins,
         )
     run.learned_trace = run.comparison.traces[0]
 
@@ -192,6 +200,7 @@ def best_baseline(
     num_finalists: int,
     iterations: int,
     rng: np.random.Generator,
+    margins: Margins = NO_MARGINS,
 ) -> Candidate:
     """Returns the baseline that was fastest in the turns, or that wins a race of the fastest few.
 
@@ -202,13 +211,16 @@ def best_baseline(
         baselines: Measured candidates.
         run: Runs the job on under a plan.
         num_finalists: Different plans in the race; 1 = no race.
-        iterations: Iterations per window.
+        iterations: Iterations per window beside its margins.
         rng: Source of the order within a turn.
+        margins: Iterations that a window runs besides, and leaves out.
     """
     ranked = sorted(baselines, key=_measured)
     plans = distinct([candidate.result.plan for candidate in ranked])[:num_finalists]
     found = race(
-        lambda index: measured_period_ns(run(plans[index], iterations)),
+        lambda index: measured_period_ns(
+            run(plans[index], iterations + margins.num_iterations), margins
+        ),
         len(plans),
         FINALIST_WINDOWS * len(plans),
         rng,
@@ -230,10 +242,10 @@ def _by_cluster(sessions: Sequence[JobSession]) -> RunPlan:
     return run
 
 
-def _counted(run: RunPlan, advance: Advance) -> RunPlan:
+def _counted(run: RunPlan, advance: Advance, margins: Margins) -> RunPlan:
     def counted(plan: Plan, iterations: int) -> Trace:
         trace = run(plan, iterations)
-        advance(1, f"{plan.source} {measured_period_ns(trace) / 1e6:.1f} ms")
+        advance(1, f"{plan.source} {measured_period_ns(trace, margins) / 1e6:.1f} ms")
         return trace
 
     return counted

@@ -1,5 +1,7 @@
 """Following a job that changes speed: corrections, triggers, adoption; stage III's bookkeeping."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -9,6 +11,7 @@ from doppler.core.costs import Costs
 from doppler.core.graph import DataflowGraph, Edge, Op
 from doppler.core.plan import make_plan
 from doppler.core.problem import Objective, Problem
+from doppler.measure import Margins
 from doppler.planners.learned import LearnedPlanner
 from doppler.stage3 import tune_on_job
 from simulator.compiled import CompiledRuntime
@@ -157,3 +160,36 @@ def test_stage_three_finds_the_better_split_and_counts_what_it_cost(problem, tab
     assert 0 < result.simulations <= 200
     costs = result.table.costs(problem)
     assert costs.op_ns[0][1] > 1.5 * costs.op_ns[0][0]
+
+
+def test_margins_lengthen_the_windows_of_stage_three_and_do_not_count(problem, table):
+    """What a window does ahead in its margins is not its period: here they take no time."""
+    machine = Machine(problem)
+    lengths = []
+
+    def run(plan, iterations):
+        lengths.append(iterations)
+        trace = machine.run(plan, iterations)
+        last = trace.iteration_ends_ns()[iterations - 3]
+        spans = (replace(s, end_ns=min(s.end_ns, last)) for s in trace.op_spans)
+        return replace(
+            trace,
+            op_spans=tuple(replace(s, start_ns=min(s.start_ns, s.end_ns)) for s in spans),
+        )
+
+    result = tune_on_job(
+        run,
+        problem,
+        table,
+        LearnedPlanner(),
+        plan_with(problem, 3),
+        num_windows=4,
+        window_iterations=6,
+        replan_budget=200,
+        rng=np.random.default_rng(0),
+        margins=Margins(head=2, tail=2),
+    )
+    assert set(lengths) == {9}
+    assert result.iterations == 9 * len(result.windows)
+    own = [window.period_ns for window in result.windows if window.is_incumbent]
+    assert own == pytest.approx([3 * OP_NS] * len(own))

@@ -13,6 +13,8 @@ from doppler.core.job_mode import JobMode
 from doppler.core.layout import per_core_layout
 from doppler.core.validate import check_trace
 from doppler.jobs import build_job
+from doppler.measure import NO_MARGINS, Margins
+from doppler.run_report import RunHistory
 from doppler.session import JobSession
 from executor.options import ExecutorOptions
 from executor.probe import probe
@@ -88,6 +90,23 @@ def test_the_first_iteration_of_all_modes_is_the_same():
         problem = problem_of(job)
         rewards.append(run(job, problem, spread_plan(problem), 1)[1])
     assert rewards[0] == rewards[1] == rewards[2]
+
+
+def test_windows_leave_out_as_much_as_iterations_may_run_ahead():
+    assert job_in(JobMode.synchronous, 0).margins == NO_MARGINS
+    assert job_in(JobMode.asynchronous, 5).margins == Margins(head=2, tail=7)  # window 5 + 2
+    assert job_in(JobMode.serving, 0).margins == Margins(head=2, tail=3)
+
+
+def test_a_run_counts_what_lies_between_the_margins():
+    job = job_in(JobMode.asynchronous, 1)
+    problem = problem_of(job)
+    plan = spread_plan(problem)
+    trace, _ = run(job, problem, plan, 8)
+    history = RunHistory(margins=job.margins)
+    history.add(problem, plan, trace)
+    ends = trace.iteration_ends_ns()
+    assert history.periods_ns == [(ends[4] - ends[1]) / 3]
 
 
 @pytest.mark.parametrize(

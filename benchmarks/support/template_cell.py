@@ -9,7 +9,6 @@ import numpy as np
 
 from doppler.calibration import job_problem, single_plan, spread_plan
 from doppler.config import JOBS
-from doppler.coordination import margins_of
 from doppler.coordinator.layouts import even_layout
 from doppler.coordinator.variants import DRLJob, Variant, all_variants
 from doppler.core.costs import Costs
@@ -19,7 +18,7 @@ from doppler.core.layout import Backend
 from doppler.core.plan import Plan, make_plan
 from doppler.core.problem import Problem
 from doppler.jobs import build_job
-from doppler.measure import measured_period_ns
+from doppler.measure import margins_of, measured_period_ns
 from doppler.planners.base import Budget
 from doppler.planners.learned import LearnedPlanner
 from doppler.training.config import Start
@@ -99,7 +98,7 @@ class CellBench:
         """Runs one window and returns its steps per second."""
         problem = candidate.variant.problem
         length = max(MIN_WINDOW, round(WINDOW_NS * candidate.predicted / self.steps / NS_PER_S))
-        margins = margins_of(problem, self._settings.mode)
+        margins = margins_of(problem.graph, self._settings.mode)
         length += margins.num_iterations
         trace = self.executor(problem).run(problem, candidate.plan, length)
         return self.steps * NS_PER_S / measured_period_ns(trace, margins)
