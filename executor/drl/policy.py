@@ -195,11 +195,6 @@ class FlatPolicy:
         ]
 
 
-def init_params(factory: PolicyFactory, seed: int) -> NDArray[np.float32]:
-    """Returns the flat parameters [P] of a new module made under `seed`; global seeds are kept."""
-    return FlatPolicy(seeded_module(factory, seed)).read()
-
-
 def seeded_module(factory: PolicyFactory, seed: int) -> nn.Module:
     """Returns a new module whose initial parameters depend on `seed` alone."""
     with torch.random.fork_rng(devices=[]):

@@ -130,11 +130,6 @@ def chunks_for(sms: int, capability: tuple[int, int]) -> int:
     return sms // size
 
 
-def daemon_command(static: bool = False) -> tuple[str, ...]:
-    """Returns the command that starts a daemon; the static mode cannot be switched on later."""
-    return (CONTROL, "-d", "-S") if static else (CONTROL, "-d")
-
-
 class MpsControl:
     """Speaks with the daemon that listens in a pipe directory.
 

@@ -16,15 +16,19 @@ from executor.drl.policy import (
     FlatPolicy,
     aligned_zeros,
     check_policy,
-    init_params,
     multiply_adds,
     parameter_layout,
+    seeded_module,
     segment_bounds,
 )
 
 
 def make():
     return ActorCritic(5, 2, (7, 3), -1.0)
+
+
+def init_params(factory, seed):
+    return FlatPolicy(seeded_module(factory, seed)).read()
 
 
 def test_binding_reads_the_vector_without_a_copy():
