@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from doppler.policies.assignment import Ints
-from doppler.policies.encoder_weights import ROWS, Encoder, EncoderWeights, encoder_weights
+from doppler.policies.encoder_weights import Encoder, EncoderWeights, encoder_weights
 from doppler.policies.features import NUM_RELATIONS, GraphTensors
+from doppler.policies.matrix_tiles import ROWS, multiply
 from doppler.policies.tables import Singles
 from simulator.machine_code import cached, inlined
 
@@ -79,34 +80,6 @@ def _squash(x: np.float32) -> np.float32:
 
 
 @inlined(fastmath=True, error_model="numpy")
-def _multiply(x: Singles, weights: Singles, out: Singles) -> None:
-    """Adds x (8 x K) times weights (K x W) to `out`, 8 x W.
-
-    Four rows of weights at a time and no offsets: a row of weights is read once for eight sums, a
-    sum is written once for four products, and the loop vectorises.
-    """
-    for k in range(0, weights.shape[0], 4):
-        a0, a1, a2, a3 = x[0, k], x[0, k + 1], x[0, k + 2], x[0, k + 3]
-        b0, b1, b2, b3 = x[1, k], x[1, k + 1], x[1, k + 2], x[1, k + 3]
-        c0, c1, c2, c3 = x[2, k], x[2, k + 1], x[2, k + 2], x[2, k + 3]
-        d0, d1, d2, d3 = x[3, k], x[3, k + 1], x[3, k + 2], x[3, k + 3]
-        e0, e1, e2, e3 = x[4, k], x[4, k + 1], x[4, k + 2], x[4, k + 3]
-        f0, f1, f2, f3 = x[5, k], x[5, k + 1], x[5, k + 2], x[5, k + 3]
-        g0, g1, g2, g3 = x[6, k], x[6, k + 1], x[6, k + 2], x[6, k + 3]
-        h0, h1, h2, h3 = x[7, k], x[7, k + 1], x[7, k + 2], x[7, k + 3]
-        for j in range(weights.shape[1]):
-            w0, w1, w2, w3 = weights[k, j], weights[k + 1, j], weights[k + 2, j], weights[k + 3, j]
-            out[0, j] += a0 * w0 + a1 * w1 + a2 * w2 + a3 * w3
-            out[1, j] += b0 * w0 + b1 * w1 + b2 * w2 + b3 * w3
-            out[2, j] += c0 * w0 + c1 * w1 + c2 * w2 + c3 * w3
-            out[3, j] += d0 * w0 + d1 * w1 + d2 * w2 + d3 * w3
-            out[4, j] += e0 * w0 + e1 * w1 + e2 * w2 + e3 * w3
-            out[5, j] += f0 * w0 + f1 * w1 + f2 * w2 + f3 * w3
-            out[6, j] += g0 * w0 + g1 * w1 + g2 * w2 + g3 * w3
-            out[7, j] += h0 * w0 + h1 * w1 + h2 * w2 + h3 * w3
-
-
-@inlined(fastmath=True, error_model="numpy")
 def _fill(rows: Singles, values: Singles) -> None:
     for row in range(ROWS):
         for k in range(len(values)):
@@ -136,7 +109,7 @@ def _gates(
             for k in range(rank):
                 hidden[row, k] = max(hidden[row, k], SLOPE * hidden[row, k])
         _fill(out, bias)
-        _multiply(hidden, weights, out)
+        multiply(hidden, weights, out)
         for row in range(rows):
             share = scale[targets[first + row], relation[first + row]]
             for k in range(rank):
@@ -176,7 +149,7 @@ def _embeddings(
             for column in range(nodes.shape[1]):
                 columns[row, column] = nodes[first + row, column]
         _fill(start, embed_bias)
-        _multiply(columns, embed, start)
+        multiply(columns, embed, start)
         for row in range(ROWS):
             for k in range(width):
                 state[row, k] = _squash(start[row, k])
@@ -200,8 +173,8 @@ def _embeddings(
                     state[row, k] = hidden[first + row, k]
             _fill(old_flat, old_bias)
             _fill(new_flat, new_bias)
-            _multiply(state, from_old, old_flat)
-            _multiply(summed_flat, from_new, new_flat)
+            multiply(state, from_old, old_flat)
+            multiply(summed_flat, from_new, new_flat)
             _update(old, new, state)
             _write(state, first, rows, hidden)
             if index + 1 < rounds:
@@ -229,7 +202,7 @@ def _lower(state: Singles, weights: Singles, low: Singles) -> None:
     for row in range(ROWS):
         for k in range(weights.shape[1]):
             low[row, k] = 0.0
-    _multiply(state, weights, low)
+    multiply(state, weights, low)
 
 
 @inlined(fastmath=True, error_model="numpy")

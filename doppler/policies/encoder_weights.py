@@ -12,15 +12,11 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from doppler.policies.assignment import Bools, Ints
 from doppler.policies.features import NUM_RELATIONS
 from doppler.policies.tables import Singles
 from doppler.policies.weight_stamp import WeightStamp
-
-ROWS, STEP = 8, 4
-"""Rows that are multiplied by a matrix at a time, and rows of that matrix taken at a time."""
 
 
 class Conv(Protocol):
@@ -45,7 +41,7 @@ class Encoder(Protocol):
 
 
 class EncoderWeights(NamedTuple):
-    """An encoder's weights for graphs with given relations; zeros fill up F, H and R to `STEP`.
+    """An encoder's weights for graphs with given relations.
 
     Attributes:
         embed, embed_bias: F x H and H.
@@ -120,18 +116,17 @@ def _prepare(encoder: Encoder, relations: Ints) -> EncoderWeights:
     slots[relations] = np.arange(len(relations))
 
     def per_relation(values: Tensor) -> Tensor:
-        """Columns of the relations, each with its rank filled up."""
+        """Columns of the relations."""
         parts = values.reshape(len(values), NUM_RELATIONS, conv.rank)
-        parts = parts[:, torch.from_numpy(relations)]
-        return F.pad(parts, (0, -conv.rank % STEP)).flatten(1)
+        return parts[:, torch.from_numpy(relations)].flatten(1)
 
     return EncoderWeights(
         embed=_table(encoder.embed.weight.t()),
         embed_bias=_table(encoder.embed.bias[None])[0],
-        gate_edge=_table(into.weight[:, :num_columns].t(), wide=True),
-        gate_kind=_table(into.weight[:, num_columns:].t() + into.bias, wide=True),
-        gate_out=_table(out.weight.t(), wide=True),
-        gate_bias=_table(1.0 + out.bias[None], wide=True)[0],
+        gate_edge=_table(into.weight[:, :num_columns].t()),
+        gate_kind=_table(into.weight[:, num_columns:].t() + into.bias),
+        gate_out=_table(out.weight.t()),
+        gate_bias=_table(1.0 + out.bias[None])[0],
         lower=_table(per_relation(conv.lower.weight.t())),
         old=_table(cell.weight_hh.t()),
         old_bias=_table(cell.bias_hh[None])[0],
@@ -148,10 +143,6 @@ def _gate_layers(conv: Conv) -> tuple[nn.Linear, nn.Linear]:
     return into, out
 
 
-def _table(values: Tensor, wide: bool = False) -> Singles:
-    """Returns an array of its own, its rows (and, if `wide`, columns) filled up with zeros."""
-    rows, columns = values.shape
-    size = (rows + -rows % STEP, columns + (-columns % STEP if wide else 0))
-    table = np.zeros(size, dtype=np.float32)
-    table[:rows, :columns] = values.numpy()
-    return table
+def _table(values: Tensor) -> Singles:
+    """Returns a contiguous array of its own."""
+    return np.array(values.numpy(), dtype=np.float32, order="C")

@@ -9,14 +9,14 @@ from typing import NamedTuple
 import numpy as np
 
 from doppler.policies.assignment import Bools, Floats, Ints
-from doppler.policies.device_columns import FINISH_GAP, set_columns
+from doppler.policies.device_columns import set_columns
+from doppler.policies.device_logits import Tile, make_tile, set_logits
 from doppler.policies.tables import Heads, Singles, Tables, Workspace, make_workspace
 from doppler.policies.timeline import FINISH, START, place, reset, set_mask, set_times
 from simulator.machine_code import cached, inlined
 
 SAMPLE, GREEDY, REPLAY = 0, 1, 2
 MIN_EXPONENT = -600.0
-LEAKY_SLOPE = np.float32(0.1)
 
 
 class EpisodeArrays(NamedTuple):
@@ -98,39 +98,6 @@ def _best_set(tree: Ints, size: int, leaf: int, value: int, scores: Floats) -> N
         else:
             tree[node] = left
         node >>= 1
-
-
-@inlined(fastmath=True, error_model="numpy")
-def set_logits(h: Heads, s: Workspace, op: int, hidden: Singles) -> None:
-    """Fills the logits of `op` on every device; its columns are set."""
-    width, num_columns = len(hidden), h.dynamic.shape[0]
-    for device in range(len(s.logits)):
-        share = np.float32(1.0 / max(1, s.num_placed[device]))
-        for k in range(width):
-            hidden[k] = h.own[op, k] + h.device[device, k] + s.sums[device, k] * share
-        # Four columns at a time and no views: several times as fast as the plain loop.
-        for column in range(0, num_columns - 3, 4):
-            first = np.float32(s.columns[device, column])
-            second = np.float32(s.columns[device, column + 1])
-            third = np.float32(s.columns[device, column + 2])
-            fourth = np.float32(s.columns[device, column + 3])
-            for k in range(width):
-                hidden[k] += (
-                    first * h.dynamic[column, k]
-                    + second * h.dynamic[column + 1, k]
-                    + third * h.dynamic[column + 2, k]
-                    + fourth * h.dynamic[column + 3, k]
-                )
-        for column in range(num_columns - num_columns % 4, num_columns):
-            last = np.float32(s.columns[device, column])
-            for k in range(width):
-                hidden[k] += last * h.dynamic[column, k]
-        logit = np.float32(0.0)
-        for k in range(width):
-            logit += max(hidden[k], LEAKY_SLOPE * hidden[k]) * h.output[k]
-        s.logits[device] = logit
-        for prior in range(len(h.priors)):
-            s.logits[device] -= h.priors[prior] * s.columns[device, FINISH_GAP + prior]
 
 
 @inlined()
@@ -302,12 +269,12 @@ def run_episodes(
     """Runs episodes `first` to `last` - 1; REPLAY reads `out.orders` and `out.devices`."""
     s = make_workspace(t, len(h.output), h.dynamic.shape[0])
     q = _make_queue(t, h, select_temperature)
-    hidden = np.empty(len(h.output), np.float32)
+    tile = make_tile(h)
     state = np.zeros(1, np.uint64)
     for row in range(first, last):
         reset(t, s)
         state[0] = seeds[row]
-        _run_episode(t, h, s, q, hidden, state, mode, place_temperature, row, out)
+        _run_episode(t, h, s, q, tile, state, mode, place_temperature, row, out)
 
 
 @inlined()
@@ -316,7 +283,7 @@ def _run_episode(
     h: Heads,
     s: Workspace,
     q: _Queue,
-    hidden: Singles,
+    tile: Tile,
     state: np.ndarray,
     mode: int,
     temperature: float,
@@ -366,7 +333,7 @@ def _run_episode(
                 out.teacher[row, step, device] = True
         else:
             set_columns(t, s, op, step, num_columns)
-            set_logits(h, s, op, hidden)
+            set_logits(h, s, op, tile)
             device, log_prob = _best_device(s), 0.0
             if mode != GREEDY or recorded:
                 forced = out.devices[row, step]

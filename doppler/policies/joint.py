@@ -18,6 +18,7 @@ from torch import Tensor
 
 from doppler.policies.assignment import Bools, Floats, Ints
 from doppler.policies.device_columns import set_columns
+from doppler.policies.device_logits import make_tile, set_logits
 from doppler.policies.dual import (
     Decisions,
     DualPolicy,
@@ -26,7 +27,7 @@ from doppler.policies.dual import (
     head_arrays,
     log_probs,
 )
-from doppler.policies.episodes import GREEDY, REPLAY, set_logits, uniform
+from doppler.policies.episodes import GREEDY, REPLAY, uniform
 from doppler.policies.place import MASKED
 from doppler.policies.place_kernel import compiled_logits
 from doppler.policies.placed_means import placed_means
@@ -217,7 +218,7 @@ def _run_joint(
     num_ops, num_devices = t.work.shape
     num_columns = h.dynamic.shape[0]
     s = make_workspace(t, len(h.output), num_columns)
-    hidden = np.empty(len(h.output), np.float32)
+    tile = make_tile(h)
     candidates = np.empty(num_ops, np.int64)
     logits = np.empty((num_ops, num_devices))
     state = np.zeros(1, np.uint64)
@@ -237,7 +238,7 @@ def _run_joint(
                 op = candidates[index]
                 set_mask(t, s, op)
                 set_columns(t, s, op, step, num_columns)
-                set_logits(h, s, op, hidden)
+                set_logits(h, s, op, tile)
                 for device in range(num_devices):
                     logits[index, device] = -np.inf
                     if s.mask[device]:

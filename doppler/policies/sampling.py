@@ -86,7 +86,7 @@ class Rollouts:
     @property
     def is_recorded(self) -> bool:
         """True if log-probabilities can be had of the episodes."""
-        return self.columns.shape[1] == self.orders.shape[1]
+        return bool(self.columns.shape[1] == self.orders.shape[1])
 
 
 def sample_episodes(
