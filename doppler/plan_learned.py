@@ -32,7 +32,8 @@ def chosen_planner(config: PlanConfig) -> str | Planner:
 def with_stage_two(training: TrainingConfig, settings: StageTwoSettings) -> TrainingConfig:
     """Returns a training with stage II by the algorithm that is asked for.
 
-    PPO's steps are half as long as REINFORCE's, because it makes several per batch.
+    PPO's steps are half as long as REINFORCE's, because it makes several per batch. Who asks for an
+    algorithm gets a stage II, in mode `polish` too, where trained policies have none by default.
     """
     if settings.algorithm is Algorithm.reinforce:
         return training
@@ -40,7 +41,8 @@ def with_stage_two(training: TrainingConfig, settings: StageTwoSettings) -> Trai
     shared = {item.name: getattr(training.reinforce, item.name) for item in fields(ReinforceConfig)}
     shared["learning_rate"] = Schedule(rate.start / 2, rate.end / 2)
     ppo = PPOConfig(**shared, epochs=settings.ppo_epochs, clip=settings.ppo_clip)
-    return replace(training, reinforce=ppo)
+    share = training.learn_share or TrainingConfig().learn_share
+    return replace(training, reinforce=ppo, learn_share=share)
 
 
 def plan_learned(

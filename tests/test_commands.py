@@ -79,6 +79,8 @@ def test_ppo_on_the_command_line_is_the_librarys():
     expected = TrainingConfig(reinforce=PPOConfig())
     assert with_stage_two(TrainingConfig(), settings) == expected
     assert with_stage_two(TUNED, StageTwoSettings()) is TUNED
+    assert TUNED.learn_share == 0.0  # and an algorithm that is asked for has its part
+    assert with_stage_two(TUNED, settings).learn_share == expected.learn_share
 
 
 def test_a_plan_is_made_and_simulated_under_a_measured_cost_table(files, capsys):

@@ -6,9 +6,11 @@ returned, never the last):
 - `greedy`: the most likely episode, one simulation.
 - `sample`: the best of the budget's episodes.
 - `tune`: stage II on this problem (REINFORCE in the simulator), no search.
-- `polish`: episodes, guides round the policies (`doppler.planners.guided`), a short stage II, and
-  then the portfolio's search from the best plans so far and those of the list rules. Policies that
-  have seen nothing imitate the best plan of a short search before, in place of the guides.
+- `polish`: a few episodes and guides round the policies (`doppler.planners.guided`), and then the
+  portfolio's search from the plans of all list rules and the best two of the policies: more would
+  leave the rules fewer of the first walks. Trained policies do stage II only if `learn_share` says
+  so: the search makes more of the same time. Policies that have seen nothing imitate the best
+  plan of a short search in place of the guides, and then do stage II.
 
 Where the most likely episode does not fit (memory, links), a search for a plan that does comes
 first. Policies that have seen nothing begin with stage I, the imitation of the critical-path
@@ -61,10 +63,12 @@ TUNED = TrainingConfig(
     reinforce=ReinforceConfig(
         batch=16, learning_rate=Schedule(2e-3, 5e-4), temperature=Schedule(0.4, 0.2)
     ),
+    learn_share=0.0,  # mode `tune` is stage II and knows no share
     guide_share=0.2,
-    most_guides=1_000,
-    most_samples=64,
+    most_guides=200,
+    most_samples=32,
     most_episodes=160,
+    num_seeds=2,
 )
 
 

@@ -3,8 +3,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from doppler.planners import portfolio
 from doppler.planners.base import Budget
-from doppler.planners.learned import LearnedPlanner
+from doppler.planners.learned import TUNED, LearnedPlanner
 from doppler.planners.learned_run import AnytimeEvaluator
 from doppler.planners.registry import get_planner
 from doppler.policies.ablations import new_policy
@@ -127,14 +128,39 @@ def test_by_name_it_starts_from_the_pretrained_pair():
     assert any((states[0][name] != states[1][name]).any() for name in states[0])
 
 
-def test_polish_takes_no_more_episodes_than_its_settings_allow():
-    # 64 samples and 160 episodes of a large budget; a part's count is what it adds
+@pytest.mark.parametrize("share", [0.0, 0.4])
+def test_polish_takes_no_more_episodes_than_its_settings_allow(share):
+    # 160 episodes of a large budget where stage II has a share, none where it has not
     pair = layered(5)
-    counts = {}
-    learned = LearnedPlanner(start=Start.pretrained)
-    learned.on_record = lambda record: counts.setdefault("updates", []).append(record)
+    updates = []
+    learned = LearnedPlanner(start=Start.pretrained, training=replace(TUNED, learn_share=share))
+    learned.on_record = updates.append
     learned(pair[0], SlowScorer(*pair), Budget(900), np.random.default_rng(0))
-    assert len(counts["updates"]) == 160 // 16
+    assert len(updates) == (160 // 16 if share else 0)
+
+
+def test_the_search_of_polish_starts_from_every_plan_of_the_rules(monkeypatch):
+    # the policies' elites may be better than all of them, and never take their places
+    searches, rules = [], []
+    search, rule_plans = portfolio.search, portfolio.rule_plans
+
+    def note_search(problem, scorer, budget, rng, **settings):
+        searches.append(settings["seeds"])
+        return search(problem, scorer, budget, rng, **settings)
+
+    def note_rules(*arguments):
+        rules.extend(rule_plans(*arguments))
+        return tuple(rules)
+
+    monkeypatch.setattr(portfolio, "search", note_search)
+    monkeypatch.setattr(portfolio, "rule_plans", note_rules)
+    pair = layered(5)
+    learned = LearnedPlanner(start=Start.pretrained)
+    learned(pair[0], SlowScorer(*pair), Budget(400), np.random.default_rng(0))
+    (seeds,) = searches
+    assert len(rules) == len(portfolio.RULES)
+    assert set(rules) <= set(seeds)
+    assert len(seeds) == len(rules) + TUNED.num_seeds
 
 
 @pytest.mark.parametrize("share", [0.0, 0.5])
