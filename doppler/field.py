@@ -66,7 +66,7 @@ def make_field(
     scorer = make_scorer(problem, costs)
     plans = [*portfolio.rule_plans(problem, scorer, round(RULE_SHARE * calls), rng), *others]
     deep = distinct(depth_first(problem, costs, [*first, *plans]), first)
-    left = calls - scorer.num_calls
+    left = max(0, calls - scorer.num_calls)
     shares = [
         _fastest_first(scorer, deep[: left - left // 2]),
         _fastest_first(scorer, distinct(plans, first)[: left // 2]),

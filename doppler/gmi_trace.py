@@ -13,7 +13,7 @@ from doppler.report.intervals import Interval, intersect, length, subtract, unio
 from doppler.report.model import TimeTable
 from doppler.report.timeline import Bar, IterationEnd, Timeline
 from executor.gmi.communication import Communication, GMISpec
-from executor.gmi.spans import FIRST_LINK, METHODS, TRAIN
+from executor.gmi.spans import FIRST_LINK, METHODS, RUN, TRAIN
 
 MAX_BARS = 3000
 """Bars of a timeline; of longer runs the end is shown."""
@@ -80,7 +80,9 @@ class GMITrace:
             for gmi, rows in enumerate(self.spans)
             for row in rows
         )[-MAX_BARS:]
-        begin = min(row[START] for _, _, row in order) if len(order) == MAX_BARS else self.begin_ns
+        begin = self.begin_ns
+        if len(order) == MAX_BARS:  # `run` began with the job: the chart begins with what it calls
+            begin = min((row[START] for _, _, row in order if row[KIND] != RUN), default=begin)
         shown: list[list[tuple[int, ...]]] = [[] for _ in self.gmis]
         for _, gmi, row in order:
             shown[gmi].append(row)
@@ -98,8 +100,8 @@ class GMITrace:
                         iteration=row[CALL],
                         device=gmi,
                         stream=stream,
-                        ready_ns=row[START] - begin,
-                        start_ns=row[START] - begin,
+                        ready_ns=max(row[START], begin) - begin,
+                        start_ns=max(row[START], begin) - begin,
                         end_ns=row[END] - begin,
                     )
                 )

@@ -44,6 +44,13 @@ class Margins:
     head: int = 1
     tail: int = 0
 
+    def __post_init__(self) -> None:
+        if self.head < 1 or self.tail < 0:
+            raise DopplerError(
+                "margins leave out at least one iteration at the head and none or more at the "
+                f"tail, and they are {self.head} and {self.tail}"
+            )
+
     @property
     def num_iterations(self) -> int:
         """Iterations to run beside those that are measured, the first one not counted."""

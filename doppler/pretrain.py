@@ -139,7 +139,7 @@ def _start(
         if not exists:
             raise ConfigError(f"resume goes on with a training, and {folder} holds none")
         state, extra = load_pretraining(folder / STATE_FOLDER, settings)
-        if extra["left_out"] != list(lessons.leave_out):
+        if extra.setdefault("left_out", []) != list(lessons.leave_out):
             raise ConfigError(
                 f"a training goes on with the lessons that it began with, and {folder} has "
                 f"leave_out={extra['left_out']} where this is {list(lessons.leave_out)}"

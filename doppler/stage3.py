@@ -142,7 +142,7 @@ def tune_on_job(
     if learner is not None and num_windows >= BATCH:
         learner.elites = EliteBuffer(learner.inputs.assignment, SYSTEM_REINFORCE.num_elites)
         start = time.perf_counter()
-        measured_before = session.measuring_seconds
+        learned, measured = session.learning_seconds, session.measuring_seconds
         reinforce(
             learner,
             session.evaluate,
@@ -153,7 +153,7 @@ def tune_on_job(
             on_record=on_record,
         )
         spent = time.perf_counter() - start
-        session.learning_seconds += spent - (session.measuring_seconds - measured_before)
+        session.learning_seconds = learned + spent - (session.measuring_seconds - measured)
     sampled = session.best_sample()
     if sampled is not None:
         candidates.append(sampled)
@@ -217,7 +217,8 @@ class _Session:
         """Returns the measured period of one window; its spans correct the cost table."""
         start = time.perf_counter()
         trace: Trace = self._run(plan, self.length)
-        self.measuring_seconds += time.perf_counter() - start
+        measured = time.perf_counter()
+        self.measuring_seconds += measured - start
         self.table = self.table.corrected(observe(self._problem, trace, 1))
         self._reuse.append(reuse_samples(self._problem, trace, 1))
         period_ns = measured_period_ns(trace, self._margins)
@@ -228,6 +229,7 @@ class _Session:
             is_incumbent=is_same(plan, self._incumbent),
         )
         self._windows.append(window)
+        self.learning_seconds += time.perf_counter() - measured
         if self._on_window is not None:
             self._on_window(window)
         return period_ns

@@ -91,6 +91,10 @@ def test_of_a_long_run_the_end_is_shown():
     assert min(bar.start_ns for bar in chart.bars) == 0
     assert chart.bars[-1].iteration == MAX_BARS + 49
     assert chart.iteration_ends[0].iteration == 50
+    # `run` holds them all: the chart still begins with the first span that it shows.
+    nested = trace_of([*rows, (RUN, 0, 0, rows[-1][3])]).timeline()
+    assert nested.length_ns == chart.length_ns - 10
+    assert max(bar.end_ns - bar.start_ns for bar in nested.bars) == nested.length_ns
 
 
 def test_a_gmi_without_spans_is_refused():

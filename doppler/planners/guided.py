@@ -65,7 +65,9 @@ class GuidedPlanner:
 
     Attributes:
         policy: Policies to start from; None = the pretrained pair.
-        settings: How guides are drawn and the budget is spent.
+        settings: How guides are drawn; the parts of the budget and the steps in it count where
+            each guide is simulated: `predicted` is None, the objective is a period, or nothing
+            that was drawn fits in memory.
         predicted: How many predictions a simulation is chosen by; None = each guide is simulated.
         on_progress: Called whenever the best plan gets better.
     """

@@ -58,7 +58,7 @@ class ProcessGroupAllReduce:
         self._distributed: Any = load_module("torch.distributed")
         if self._distributed is None or not is_available(self._distributed):
             raise ExecutionError(
-                f"an all-reduce by {back_end} needs a torch that is built with {back_end}"
+                f"this torch is built without what an all-reduce by {back_end} needs"
             )
         self._prepare()
         options = meeting.options

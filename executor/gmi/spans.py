@@ -1,5 +1,6 @@
 """What a GMI did when: spans of its methods and of its uses of links, on the monotonic clock."""
 
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -30,18 +31,21 @@ class SpanLog:
         self.num_dropped = 0
         self._calls: dict[int, int] = {}
         self._spans: deque[tuple[int, int, int, int]] = deque(maxlen=MAX_SPANS)
+        self._lock = threading.Lock()
 
     @contextmanager
     def span(self, kind: int) -> Iterator[None]:
         """Writes down what happens inside, also if it raises."""
-        call = self._calls.get(kind, 0)
-        self._calls[kind] = call + 1
+        with self._lock:
+            call = self._calls.get(kind, 0)
+            self._calls[kind] = call + 1
         start_ns = time.monotonic_ns()
         try:
             yield
         finally:
-            self.num_dropped += len(self._spans) == MAX_SPANS
-            self._spans.append((kind, call, start_ns, time.monotonic_ns()))
+            with self._lock:
+                self.num_dropped += len(self._spans) == MAX_SPANS
+                self._spans.append((kind, call, start_ns, time.monotonic_ns()))
 
     def wrapped(self, kind: int, method: Callable[..., Any]) -> Callable[..., Any]:
         """Returns a method every call of which is written down."""
@@ -55,4 +59,5 @@ class SpanLog:
 
     def array(self) -> npt.NDArray[np.int64]:
         """Returns int64[spans, 4]: kind, call (from 0 per kind), start_ns, end_ns; by end."""
-        return np.array(self._spans, dtype=np.int64).reshape(-1, 4)
+        with self._lock:
+            return np.array(self._spans, dtype=np.int64).reshape(-1, 4)

@@ -121,8 +121,8 @@ class Worker:
         if accelerator is not None:
             if not isinstance(job, AcceleratedJob):
                 raise ConfigError(
-                    f"a job on a GPU implements use_accelerator, and job {self._start.spec.path!r} "
-                    f"on device {self._spec.name!r} runs on cores only"
+                    "a job on a GPU implements use_accelerator and bind_tensors, and job "
+                    f"{self._start.spec.path!r} on device {self._spec.name!r} does not have both"
                 )
             job.use_accelerator(accelerator)
             self._residence = self._make_residence(accelerator)

@@ -124,7 +124,8 @@ class CostTable:
         Raises:
             UnknownTimeError: If it was not measured, or too far away.
         """
-        time = self._time(seen.kind, seen.device_kind, seen.flop, seen.cores, seen.share)
+        size = 0 if (seen.kind, seen.device_kind) in self._unsized else seen.flop
+        time = self._time(seen.kind, seen.device_kind, size, seen.cores, seen.share)
         return time.time_ns * (PERMILLE + time.slowdown_permille * seen.overlap) / PERMILLE
 
     def corrected(self, observations: Sequence[Observation]) -> "CostTable":
