@@ -4,8 +4,8 @@ policy_only    the pretrained policies' best of k episodes, no search at all
 policy_drawn   the same, each episode decoded with scores, weights and timeline of its own (noise in
                the parameters instead of the choices); independent of each other, no search either
 policy_tuned   the same policies trained on the target graph (stage II), no search
-policy_polish  the learned planner: policy's episodes, stage II, then the portfolio's search from
-               its best plans and those of the list rules
+policy_polish  the learned planner: the policies' episodes and guides, then the portfolio's search
+               from the best of them and the plans of the list rules
 heft_polish    the identical search from HEFT's plan, with the whole budget
 gdp_stage1     GDP after stage I: it imitates the critical-path rule before it samples
 placeto_stage1 PLACETO after stage I, with message passing once per sweep, not at every step

@@ -8,7 +8,6 @@ So the folder of the code is named by the content of all files that hold compile
 import functools
 import hashlib
 import os
-import re
 import shutil
 import time
 from collections.abc import Callable
@@ -23,7 +22,6 @@ CACHE_VARIABLE = "XDG_CACHE_HOME"
 KEEP_S = 30 * 86_400
 """Code of other states of the sources is removed when it has not been written for so long."""
 
-_COMPILES = re.compile(r"\b(numba|machine_code|engine\.jit)\b")
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
@@ -72,13 +70,15 @@ def code_folder() -> Path:
 
 
 def source_digest(roots: list[Path]) -> str:
-    """Returns a digest of all files under `roots` that may hold compiled functions."""
+    """Returns a digest of all sources under `roots`.
+
+    Compiled functions freeze the constants, the named tuples and the enums of other files into
+    their code, so no file is left out.
+    """
     digest = hashlib.sha256()
     for root in roots:
         for path in sorted(root.rglob("*.py")):
-            content = path.read_bytes()
-            if _COMPILES.search(content.decode("utf-8", "replace")):
-                digest.update(str(path.relative_to(root)).encode() + b"\0" + content)
+            digest.update(str(path.relative_to(root)).encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()[:16]
 
 

@@ -43,7 +43,7 @@ class Walk:
         self._evaluator = evaluator
         self.values_C = np.asarray([row[0] for row in starts], dtype=np.int64)
         self.devices_CU = np.stack([row[1] for row in starts]).astype(np.int64)
-        self.keys_CV = np.stack([_spread(row[2]) for row in starts]).astype(np.int64)
+        self.keys_CV = np.stack([spread_keys(row[2]) for row in starts]).astype(np.int64)
         num_ops = self.keys_CV.shape[1]
         self._paths_CN3 = np.zeros((len(starts), room(num_ops), 3), dtype=np.int64)
         self._counts_C = np.zeros(len(starts), dtype=np.int64)
@@ -109,7 +109,10 @@ class Walk:
             self.values_C[accepted] = found_C[accepted]
 
 
-def _spread(keys_V: Ints) -> Ints:
-    """Keys with the same order and room between any two, so that shifts can be small."""
-    order = np.argsort(np.argsort(keys_V, kind="stable"), kind="stable")
+def spread_keys(keys_V: Ints) -> Ints:
+    """Keys with the same order and room between any two, so that shifts can be small.
+
+    Of equal keys the first op has the largest, as it is the first to run.
+    """
+    order = np.argsort(np.lexsort((-np.arange(keys_V.size), keys_V)))
     return np.asarray(order * 1024, dtype=np.int64)

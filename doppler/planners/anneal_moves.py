@@ -237,6 +237,8 @@ def move_cluster(
 def _move_keys(
     t: MoveTables, state: np.uint64, shifts: bool, keys_V: Ints
 ) -> tuple[np.uint64, bool]:
+    if t.keyed.size == 0:
+        return state, False
     state, index = below(state, t.keyed.size)
     op = t.keyed[index]
     if not shifts:

@@ -115,7 +115,7 @@ def walk_rounds(
     settings: AnnealingSettings,
 ) -> None:
     """Spends what is left of the evaluator's budget on the rounds of the settings."""
-    total, scale = evaluator.remaining, float(evaluator.best_ns)
+    total, scale = evaluator.remaining, float(max(1, evaluator.best_ns))
     hot, ratio = settings.hot * scale, settings.cold / settings.hot
     before = 0.0
     for index, (most, share) in enumerate(settings.rounds):

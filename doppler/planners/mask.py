@@ -75,6 +75,8 @@ class Mask:
 
     def placement(self, devices_U: Ints) -> Ints:
         """Returns the device per op of a device per unit, int64[V]; batches [B, U] work too."""
+        if self.num_units == 0:
+            return np.zeros((*devices_U.shape[:-1], self.unit_V.size), dtype=np.int64)
         placements = np.take(devices_U, np.maximum(self.unit_V, 0), axis=-1)
         return np.asarray(np.where(self.unit_V == NO_UNIT, 0, placements), dtype=np.int64)
 

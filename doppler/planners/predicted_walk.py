@@ -182,7 +182,7 @@ class PredictedSearch:
                 for value, (_, placement_V, priority_V) in zip(values.tolist(), starts, strict=True)
             ],
         )
-        scale = float(values[0])
+        scale = float(max(1, values[0]))
         walk.run(steps, settings.hot * scale, settings.cold * scale)
         ends = self._mask.placement(walk.devices_CU)
         return ends, self._predictor.in_order_of_start(ends, walk.keys_CV)

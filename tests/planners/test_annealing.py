@@ -7,9 +7,10 @@ from hypothesis import strategies as st
 from doppler.core.cluster import Cluster, Device, Link
 from doppler.core.costs import make_costs
 from doppler.core.errors import CapacityError, PlanError
-from doppler.core.graph import DataflowGraph, Edge, Op
+from doppler.core.graph import INPUT_KIND, DataflowGraph, Edge, Op
 from doppler.core.problem import Objective, Problem
 from doppler.planners import exhaustive
+from doppler.planners.anneal_chains import spread_keys
 from doppler.planners.anneal_core import make_move_tables
 from doppler.planners.anneal_moves import propose
 from doppler.planners.annealing import anneal, plan
@@ -172,3 +173,23 @@ def test_a_watched_search_tells_its_watcher_the_best_plan():
     assert scorer.num_calls <= 500
     assert evaluator.best_ns == scorer.score([found.placement], [found.priority])[0] == 9
     assert evaluator.plan().placement == found.placement
+
+
+def test_a_graph_of_inputs_alone_has_nothing_to_move():
+    """Every op is an input that lies everywhere: there are neither units nor keys to draw from."""
+    devices = tuple(Device(name=f"d{i}", kind="cpu", parent=f"p{i}") for i in range(2))
+    links = tuple(Link(src=a, dst=b) for a, b in (("d0", "d1"), ("d1", "d0")))
+    ops = tuple(Op(kind=INPUT_KIND, name=f"x{i}", outputs=(8,)) for i in range(2))
+    problem = Problem(
+        graph=DataflowGraph(name="g", ops=ops),
+        cluster=Cluster(name="c", devices=devices, links=links),
+    )
+    costs = make_costs(problem, ((0, 0), (0, 0)))
+    scorer = CompiledScorer(problem, costs)
+    found = plan(problem, scorer, Budget(50), np.random.default_rng(0))
+    assert scorer.score_plans([found]) == [0]
+
+
+def test_chains_keep_the_order_of_equal_priorities():
+    """Of equal priorities the op that comes first in the graph runs first: it gets more."""
+    assert spread_keys(np.array([3, 3, 7, 3, 1])).tolist() == [3072, 2048, 4096, 1024, 0]
