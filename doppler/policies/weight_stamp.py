@@ -10,9 +10,10 @@ from torch import Tensor, nn
 class WeightStamp:
     """Tensors and the numbers of changes made in place so far.
 
-    Every operation of torch that changes a tensor in place counts: a step of an optimiser,
-    `load_state_dict`, an initialisation. What is written round torch (through `.data`, or an array
-    that shares the memory) is not seen.
+    Operations of torch that change a tensor in place count: `load_state_dict`, an initialisation, a
+    step of an optimiser. A fused step does not, unless it is counted behind it
+    (`doppler.training.learner.make_optimizer`), nor what is written round torch (through `.data`,
+    or an array that shares the memory).
 
     Attributes:
         tensors: They are kept, so that no other tensor gets the identity of one of them.

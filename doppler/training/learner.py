@@ -3,10 +3,12 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.autograd.graph import increment_version
 
 from doppler.policies.dual import DualPolicy, PolicyInputs
 from doppler.training.config import Stage
@@ -60,7 +62,16 @@ def make_optimizer(policy: DualPolicy) -> torch.optim.Adam:
     """Returns Adam over both policies; the weights of their priors are a group of their own."""
     priors = [p for name, p in policy.named_parameters() if ".prior." in name]
     others = [p for name, p in policy.named_parameters() if ".prior." not in name]
-    return torch.optim.Adam([{"params": others}, {"params": priors}], lr=1e-3, fused=True)
+    optimizer = torch.optim.Adam([{"params": others}, {"params": priors}], lr=1e-3, fused=True)
+    optimizer.register_step_post_hook(_count_changes)
+    return optimizer
+
+
+def _count_changes(optimizer: torch.optim.Optimizer, arguments: Any, named: Any) -> None:
+    """Counts a step as a change of the weights, which torch's fused step does not do itself."""
+    del arguments, named
+    for group in optimizer.param_groups:
+        increment_version(group["params"])
 
 
 def set_learning_rate(

@@ -10,6 +10,7 @@ from doppler.policies.dual import DualPolicy, policy_inputs
 from doppler.policies.encoder import path_sums, z_rows
 from doppler.policies.features import graph_tensors
 from doppler.policies.tables import NUM_LOGS
+from doppler.training.learner import gradient_step, make_optimizer, set_learning_rate
 from tests.policies.problems import assignment_of, layered
 
 KIND = PolicyKind.improved
@@ -61,6 +62,14 @@ def step_of_adam(policy):
     optimizer.step()
 
 
+def step_of_learning(policy):
+    """Adam as training makes it: fused, which torch does not count as a change by itself."""
+    optimizer = make_optimizer(policy)
+    set_learning_rate(optimizer, 0.1)
+    with torch.enable_grad():
+        gradient_step(policy, optimizer, sum(p.sum() for p in policy.parameters()), 1e9)
+
+
 def other_weights(policy):
     policy.load_state_dict(DualPolicy(policy.config, seed=7).state_dict())
 
@@ -74,7 +83,9 @@ def other_parameters(policy):
             layer.weight.mul_(1.0)
 
 
-@pytest.mark.parametrize("change", [step_of_adam, other_weights, other_parameters])
+@pytest.mark.parametrize(
+    "change", [step_of_adam, step_of_learning, other_weights, other_parameters]
+)
 def test_changed_weights_are_used_at_once(change):
     policy = randomised(PolicyConfig())
     assignment = assignment_of(layered(3))

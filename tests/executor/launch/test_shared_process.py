@@ -97,7 +97,7 @@ def test_a_job_for_cores_refuses_a_gpu():
     worker = object.__new__(Worker)
     worker._start = SimpleNamespace(spec=SPEC, share=share, write_initial=False)
     worker._spec = SimpleNamespace(name="g")
-    with pytest.raises(ValueError, match="job 'toy_job:ToyJob' on device 'g' runs on cores only"):
+    with pytest.raises(ValueError, match="job 'toy_job:ToyJob' on device 'g' does not have both"):
         worker.build_job(Accelerator(torch_device="cpu"))
 
 
