@@ -3,6 +3,7 @@
 Shape legend: B rows, O observation values, A action values, P parameters (padded).
 """
 
+import threading
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -24,6 +25,7 @@ Matrix kernels may round differently at other alignments, and results must not d
 buffer happens to lie. Buffers that hold parameter vectors must be aligned to 64 bytes, too.
 """
 _MAX_BINDINGS = 64
+_SEEDING = threading.Lock()
 Vector = NDArray[np.float32] | Tensor
 
 PolicyFactory = Callable[[], nn.Module]
@@ -196,8 +198,11 @@ class FlatPolicy:
 
 
 def seeded_module(factory: PolicyFactory, seed: int) -> nn.Module:
-    """Returns a new module whose initial parameters depend on `seed` alone."""
-    with torch.random.fork_rng(devices=[]):
+    """Returns a new module whose initial parameters depend on `seed` alone.
+
+    Devices of one process build their jobs in threads, and torch's generator is the process's.
+    """
+    with _SEEDING, torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return factory()
 

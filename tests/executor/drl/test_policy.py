@@ -1,5 +1,6 @@
 """Flat parameter vectors: views, alignment, segments, and what a network must look like."""
 
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 
 import numpy as np
@@ -151,3 +152,12 @@ def test_networks_that_cannot_be_trained_here_are_refused():
         ConfigError, match=r"'weight' must be float32 on the cpu, not torch.float64"
     ):
         parameter_layout(nn.Linear(2, 2).double())
+
+
+def test_threads_that_make_modules_together_get_those_of_their_seeds():
+    """As devices of one process do; without a lock they draw from each other's generator."""
+    alone = [init_params(make, seed) for seed in range(8)]
+    for _ in range(20):
+        with ThreadPoolExecutor(8) as pool:
+            together = list(pool.map(lambda seed: init_params(make, seed), range(8)))
+        assert all(np.array_equal(one, other) for one, other in zip(alone, together, strict=True))
