@@ -10,6 +10,14 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 
 import gmi_templates
 import training_quality
+from support.template_cell import crowd, on_real_cores, variants_on
+
+from doppler.coordinator.variants import DRLJob
+from doppler.core.costs import make_costs
+from doppler.core.hardware import Hardware, Processor
+from doppler.core.job_mode import JobMode
+from doppler.core.plan import check_plan
+from doppler.graphs.builder import GraphBuilder
 
 
 def row(measured, predicted, width=0.0, oversubscribed=False):
@@ -122,3 +130,41 @@ def test_a_run_that_is_resumed_reads_what_was_written(tmp_path):
     cells = [cell(row(10, 11), row(20, 5))]
     gmi_templates.write(path, cells)
     assert gmi_templates.read(path) == cells
+
+
+def test_three_gmis_on_two_cores_bind_the_third_to_the_first_core():
+    cores = (4, 7)  # ids of the operating system, with a gap
+    cpu = Processor(
+        name="cpu",
+        kind="cpu",
+        model="x",
+        num_units=2,
+        memory_bytes=10**9,
+        copy_engines=0,
+        core_ids=cores,
+    )
+    hardware = Hardware(name="host", processors=(cpu,), links=())
+    builder = GraphBuilder("serving")
+    for k in range(6):
+        builder.op(f"rollout[{k},0]", "rollout", outputs=[8], group=f"env[{k}]")
+    graph = builder.build()
+    job = DRLJob(
+        name="s",
+        mode=JobMode.serving,
+        steps_per_iteration=6,
+        build=lambda cut: graph,
+        num_shards=6,
+        num_trainers=1,
+    )
+
+    def costs(problem):
+        return make_costs(problem, ((100,) * problem.cluster.num_devices,) * problem.graph.num_ops)
+
+    job_variants = variants_on(job, crowd(hardware), costs, (3,))
+    assert job_variants
+    for crowded in job_variants:
+        variant = on_real_cores(crowded, hardware)
+        devices = variant.problem.cluster.devices
+        assert [device.cores for device in devices] == [(4,), (7,), (4,)]
+        assert variant.plan.placement == crowded.plan.placement
+        check_plan(variant.problem, variant.plan)

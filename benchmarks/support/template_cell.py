@@ -128,7 +128,11 @@ class CellBench:
         fitting = variants_on(job, self._hardware, self._costs, (1, CORES))
         known = {variant.template for variant in fitting}
         crowded = variants_on(job, crowd(self._hardware), self._costs, (CORES + 1,))
-        more = [variant for variant in crowded if variant.template not in known]
+        more = [
+            on_real_cores(variant, self._hardware)
+            for variant in crowded
+            if variant.template not in known
+        ]
         return [
             Candidate(
                 name=variant.name,
@@ -218,8 +222,25 @@ def variants_on(
 
 
 def crowd(hardware: Hardware) -> Hardware:
-    """Returns the hardware with one core listed twice: room for one GMI more than cores."""
+    """Returns the hardware with a core that is not there: room for one GMI more than cores."""
     (cpu,) = (p for p in hardware.processors if p.kind == "cpu")
-    cores = (*cpu.core_ids[:CORES], cpu.core_ids[0])
+    cores = (*cpu.core_ids[:CORES], max(cpu.core_ids) + 1)
     crowded = dataclasses.replace(cpu, num_units=len(cores), core_ids=cores)
     return dataclasses.replace(hardware, name="oversubscribed", processors=(crowded,))
+
+
+def on_real_cores(variant: Variant, hardware: Hardware) -> Variant:
+    """Returns the variant with the first core in place of the one that is not there."""
+    (cpu,) = (p for p in hardware.processors if p.kind == "cpu")
+    problem = variant.problem
+    devices = tuple(
+        dataclasses.replace(
+            device,
+            cores=tuple(core if core in cpu.core_ids else cpu.core_ids[0] for core in device.cores),
+        )
+        for device in problem.cluster.devices
+    )
+    cluster = dataclasses.replace(problem.cluster, devices=devices)
+    real = dataclasses.replace(problem, cluster=cluster)
+    plan = make_plan(real, variant.plan.placement, variant.plan.priority, variant.plan.source)
+    return dataclasses.replace(variant, problem=real, plan=plan)
