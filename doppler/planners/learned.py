@@ -96,6 +96,8 @@ class LearnedPlanner:
             ended. With it, equal seeds need not give equal plans.
         on_record: Called after every update of stages I and II.
         on_progress: Called whenever the best plan gets better.
+        first_plans: Plans of the problem to begin from, a template's for example: they are scored
+            within the budget, and the search of mode `polish` walks from them, too.
         policy: Policies to start from; after a call, the trained ones (for stage III).
         learner: After a call, the state of training, elites included.
         values_ns: After a call, the best value at the end of each part.
@@ -108,6 +110,7 @@ class LearnedPlanner:
     seconds: float | None = None
     on_record: OnRecord | None = None
     on_progress: Callable[[PlanProgress], None] | None = None
+    first_plans: tuple[Plan, ...] = ()
     policy: DualPolicy | None = None
     learner: Learner | None = None
     values_ns: dict[str, int] = field(default_factory=dict)
@@ -120,7 +123,8 @@ class LearnedPlanner:
 
         Raises:
             CapacityError: If no plan that was scored fits in memory.
-            PlanError: If no placement obeys pins, kinds, groups and links.
+            PlanError: If no placement obeys pins, kinds, groups and links, or a first plan is one
+                of another problem or has holds.
         """
         is_trained = self.policy is not None or self.start is Start.pretrained
         self._settings = self.training or (TUNED if is_trained else TrainingConfig())
@@ -150,6 +154,7 @@ class LearnedPlanner:
         if not is_trained:
             imitate(learner, self._settings.imitation, self.on_record)
         run.score_greedy()
+        run.score_plans(self.first_plans)
         if evaluator.best_ns >= INFEASIBLE_NS:
             run.search(max(1, evaluator.remaining // 2), ())
         self.values_ns = {"greedy": evaluator.best_ns}
@@ -182,7 +187,8 @@ class LearnedPlanner:
         rules = () if evaluator.is_over else run.score_rules()
         while not evaluator.is_over:
             left = max(1, evaluator.calls_within(1.0 if self.seconds is None else 0.7))
-            run.search(left, (*run.seeds(training.num_seeds, SOURCE), *rules))
+            policies = run.seeds(training.num_seeds, SOURCE)
+            run.search(left, (*self.first_plans, *policies, *rules))
             if self.seconds is None:
                 break
 

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from doppler.core.plan import Plan, make_plan
+from doppler.core.errors import PlanError
+from doppler.core.plan import Plan, check_plan, make_plan
 from doppler.core.problem import Problem
 from doppler.core.runtime import INFEASIBLE_NS, Scorer
 from doppler.planners import portfolio
@@ -143,6 +144,26 @@ class LearnedRun:
         learner = self.learner
         rollouts = learner.policy.sample(learner.inputs, 1, learner.rng, mode=SampleMode.greedy)
         self._score(rollouts)
+
+    def score_plans(self, plans: tuple[Plan, ...]) -> None:
+        """Scores plans of others, as many as the budget has room for.
+
+        Raises:
+            PlanError: If one is not of this problem, or has holds, which a search does not keep.
+        """
+        for plan in plans:
+            check_plan(self._problem, plan)
+            if plan.holds:
+                raise PlanError(
+                    f"a plan to begin from has no holds, and that of {plan.source!r} has "
+                    f"{len(plan.holds)}"
+                )
+        scored = plans[: self.evaluator.remaining]
+        if scored and not self.evaluator.is_over:
+            self.evaluate(
+                np.array([plan.placement for plan in scored], dtype=np.int64),
+                np.array([plan.priority for plan in scored], dtype=np.int64),
+            )
 
     def sample(self, count: int, temperature: Temperature = SAMPLE_TEMPERATURE) -> float:
         """Scores `count` episodes of the policy; returns their mean value, infinite for none."""
