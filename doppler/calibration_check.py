@@ -273,7 +273,7 @@ def held_out_plans(
             plan = plan_problem(problem, costs, name, budget, seed).plan
         else:
             name = f"random {draw - len(PLANNERS) + 1}"
-            devices = np.array([base.placement[members[0]] for members in mask.members])
+            devices = mask.devices_of(base.placement)
             for unit in np.flatnonzero(rng.random(mask.num_units) < rng.uniform(0.1, 0.8)):
                 devices[unit] = rng.choice(np.flatnonzero(mask.allowed_UD[unit]))
             if not mask.is_legal(devices):

@@ -141,7 +141,9 @@ class Starts:
         """Scores the given plans, HEFT, round robin, and every device alone."""
         lists = self._lists
         first = lists.heft()
-        rows = [(_unit_devices(lists, seed), np.asarray(seed.priority)) for seed in seeds]
+        rows = [
+            (lists.mask.devices_of(seed.placement), np.asarray(seed.priority)) for seed in seeds
+        ]
         rows += [(first.devices_U, first.priority_V)]
         rows += [(deal(lists.mask), first.priority_V)]
         append = lists.heft(insertion=False)
@@ -172,7 +174,7 @@ class Starts:
             self._insert(value, walk.devices_CU[chain].copy(), walk.keys_CV[chain].copy())
         best = self._evaluator
         if best.best_placement_V is not None and best.best_priority_V is not None:
-            devices_U = _devices_of(self._lists, best.best_placement_V)
+            devices_U = self._lists.mask.devices_of(best.best_placement_V)
             self._insert(best.best_ns, devices_U, best.best_priority_V.copy())
 
     def best(self, count: int) -> list[tuple[int, Ints, Ints]]:
@@ -195,12 +197,3 @@ class Starts:
             if known == value and (devices == devices_U).all() and (keys == keys_V).all():
                 return
         self._pool.append((value, devices_U, keys_V))
-
-
-def _unit_devices(lists: ListScheduler, plan: Plan) -> Ints:
-    return _devices_of(lists, np.asarray(plan.placement, dtype=np.int64))
-
-
-def _devices_of(lists: ListScheduler, placement_V: Ints) -> Ints:
-    first = np.asarray([members[0] for members in lists.mask.members], dtype=np.int64)
-    return np.asarray(placement_V[first])

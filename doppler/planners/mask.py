@@ -6,6 +6,7 @@ that are resident everywhere have no unit; pinned inputs are units with one allo
 Arrays: `U` units, `V` ops, `D` devices.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -73,12 +74,20 @@ class Mask:
         """Units with more than one allowed device."""
         return np.flatnonzero(self.allowed_UD.sum(axis=1) > 1)
 
+    @cached_property
+    def _first_ops(self) -> Ints:
+        return np.asarray([members[0] for members in self.members], dtype=np.int64)
+
     def placement(self, devices_U: Ints) -> Ints:
         """Returns the device per op of a device per unit, int64[V]; batches [B, U] work too."""
         if self.num_units == 0:
             return np.zeros((*devices_U.shape[:-1], self.unit_V.size), dtype=np.int64)
         placements = np.take(devices_U, np.maximum(self.unit_V, 0), axis=-1)
         return np.asarray(np.where(self.unit_V == NO_UNIT, 0, placements), dtype=np.int64)
+
+    def devices_of(self, placement_V: Ints | Sequence[int]) -> Ints:
+        """Returns the device per unit of a device per op, int64[U]; batches [B, V] work too."""
+        return np.asarray(placement_V, dtype=np.int64)[..., self._first_ops]
 
     def is_legal(self, devices_U: Ints) -> bool:
         """True if kinds, pins, links and group state permit this device per unit."""

@@ -106,7 +106,6 @@ class PredictedSearch:
         self._drawing, self._settings, self._rng = drawing, settings, rng
         self._mask = decoder.lists.mask
         self._moves = make_move_tables(self._mask)
-        self._first_U = np.array([members[0] for members in self._mask.members], dtype=np.int64)
         self._pool: list[tuple[int, Ints, Ints]] = []
         self._seen: set[bytes] = set()
 
@@ -178,7 +177,7 @@ class PredictedSearch:
             evaluator,
             rng,
             [
-                (value, placement_V[self._first_U], priority_V)
+                (value, self._mask.devices_of(placement_V), priority_V)
                 for value, (_, placement_V, priority_V) in zip(values.tolist(), starts, strict=True)
             ],
         )

@@ -44,6 +44,8 @@ def test_units_are_groups_and_single_ops():
     assert mask.state_U.tolist() == [7, 0]
     assert mask.placement(np.array([1, 0])).tolist() == [0, 1, 0, 1]
     assert mask.placement(np.array([[1, 0], [0, 1]])).tolist() == [[0, 1, 0, 1], [0, 0, 1, 0]]
+    assert mask.devices_of((0, 1, 0, 1)).tolist() == [1, 0]
+    assert mask.devices_of(np.array([[0, 1, 0, 1], [0, 0, 1, 0]])).tolist() == [[1, 0], [0, 1]]
 
 
 def test_pinned_inputs_are_units_with_one_device():
