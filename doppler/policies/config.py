@@ -5,6 +5,9 @@ from dataclasses import dataclass
 
 from doppler.core.errors import ConfigError
 
+LEAKY_SLOPE = 0.1
+"""Slope below 0 of the nonlinearity of every hidden layer."""
+
 
 class PolicyKind(enum.Enum):
     """Which pair of policies.

@@ -9,10 +9,8 @@ import numpy as np
 
 from doppler.policies.device_columns import FINISH_GAP
 from doppler.policies.matrix_tiles import ROWS, multiply
-from doppler.policies.tables import Heads, Singles, Workspace
+from doppler.policies.tables import SLOPE, Heads, Singles, Workspace
 from simulator.machine_code import cached, inlined
-
-LEAKY_SLOPE = np.float32(0.1)
 
 
 class Tile(NamedTuple):
@@ -55,7 +53,7 @@ def set_logits(h: Heads, s: Workspace, op: int, tile: Tile) -> None:
             logit = np.float32(0.0)
             for k in range(width):
                 value = tile.hidden[row, k]
-                logit += max(value, LEAKY_SLOPE * value) * h.output[k]
+                logit += max(value, SLOPE * value) * h.output[k]
             s.logits[first + row] = logit
             for prior in range(len(h.priors)):
                 s.logits[first + row] -= (

@@ -15,7 +15,7 @@ from doppler.policies.assignment import Ints
 from doppler.policies.encoder_weights import Encoder, EncoderWeights, encoder_weights
 from doppler.policies.features import NUM_RELATIONS, GraphTensors
 from doppler.policies.matrix_tiles import ROWS, multiply
-from doppler.policies.tables import Singles
+from doppler.policies.tables import SLOPE, Singles
 from simulator.machine_code import cached, inlined
 
 ONE, HALF, TWO = np.float32(1.0), np.float32(0.5), np.float32(2.0)
@@ -25,7 +25,6 @@ LOG2_E, LN_2_HIGH, LN_2_LOW = (
     np.float32(-2.12194440e-4),
 )
 MOST = np.float32(80.0)
-SLOPE = np.float32(0.1)
 Z_EPSILON = np.float32(1e-3)
 
 

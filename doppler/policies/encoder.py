@@ -14,15 +14,13 @@ from doppler.policies.columns import (
     num_edge_columns,
     num_node_columns,
 )
-from doppler.policies.config import PolicyConfig, PolicyKind
+from doppler.policies.config import LEAKY_SLOPE, PolicyConfig, PolicyKind
 from doppler.policies.encode_kernel import (
     compiled_embeddings,
     compiled_path_sums,
     compiled_z_rows,
 )
 from doppler.policies.features import NUM_RELATIONS, GraphTensors
-
-LEAKY_SLOPE = 0.1
 
 
 class DirectedConv(MessagePassing):  # type: ignore[misc]

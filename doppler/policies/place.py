@@ -17,8 +17,8 @@ from doppler.policies.columns import (
     num_device_columns,
     num_node_columns,
 )
-from doppler.policies.config import PolicyConfig
-from doppler.policies.encoder import LEAKY_SLOPE, GraphEncoder, PriorWeights, joined
+from doppler.policies.config import LEAKY_SLOPE, PolicyConfig
+from doppler.policies.encoder import GraphEncoder, PriorWeights, joined
 from doppler.policies.features import GraphTensors
 
 MASKED = -1e9

@@ -14,12 +14,10 @@ import torch
 from torch import Tensor
 
 from doppler.policies.assignment import Ints
-from doppler.policies.encoder import LEAKY_SLOPE
 from doppler.policies.place import PlaceHead, prior_penalty
-from doppler.policies.tables import Singles
+from doppler.policies.tables import SLOPE, Singles
 from simulator.machine_code import cached
 
-SLOPE = np.float32(LEAKY_SLOPE)
 BLOCK_NUMBERS = 1 << 16
 """Numbers of the hidden layer that are worked on at a time: 256 KiB."""
 

@@ -4,9 +4,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from doppler.policies.columns import num_node_columns
-from doppler.policies.config import PolicyConfig
+from doppler.policies.config import LEAKY_SLOPE, PolicyConfig
 from doppler.policies.encoder import (
-    LEAKY_SLOPE,
     GraphEncoder,
     PriorWeights,
     joined,

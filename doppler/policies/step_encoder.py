@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from doppler.policies.config import PolicyConfig
+from doppler.policies.config import LEAKY_SLOPE, PolicyConfig
 from doppler.policies.dual import PolicyInputs
-from doppler.policies.encoder import LEAKY_SLOPE, GraphEncoder
+from doppler.policies.encoder import GraphEncoder
 from doppler.policies.features import NUM_RELATIONS, GraphTensors
 
 

@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from doppler.policies.assignment import Floats, Ints
-from doppler.policies.config import PolicyConfig
+from doppler.policies.config import LEAKY_SLOPE, PolicyConfig
 from doppler.policies.device_columns import set_columns
 from doppler.policies.dual import (
     Encoded,
@@ -28,7 +28,7 @@ from doppler.policies.dual import (
     head_arrays,
     initialise,
 )
-from doppler.policies.encoder import LEAKY_SLOPE, path_sums, z_rows
+from doppler.policies.encoder import path_sums, z_rows
 from doppler.policies.features import GraphTensors
 from doppler.policies.joint import SteppedDecisions, SteppedPolicy
 from doppler.policies.place import MASKED, PlaceHead, PlacePolicy, place_logits

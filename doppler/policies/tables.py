@@ -11,9 +11,12 @@ from numpy.typing import NDArray
 
 from doppler.policies.assignment import Assignment, Bools, Floats, Ints
 from doppler.policies.columns import NUM_PAPER, DeviceColumn
+from doppler.policies.config import LEAKY_SLOPE
 from simulator.machine_code import cached
 
 Singles = NDArray[np.float32]
+
+SLOPE = np.float32(LEAKY_SLOPE)
 
 MAX_GAPS = 32
 NUM_LOGS = 8
