@@ -13,6 +13,7 @@ from doppler.coordinator.resource_model import Dominant, RoleProfile, dominant
 from doppler.coordinator.variants import AGENT, ENVIRONMENT, ROLE, TRAINER
 from doppler.core.costs import Costs
 from doppler.core.errors import PlanError
+from doppler.core.graph import DataflowGraph
 from doppler.core.problem import Problem
 
 
@@ -40,14 +41,18 @@ def measured_roles(problem: Problem, costs: Costs, num_cores: int) -> MeasuredRo
         num_cores: Cores of the processor.
 
     Raises:
-        PlanError: If the graph has no `env_step` and `infer` ops, or an op of no role.
+        PlanError: If the graph has no `env_step` and `infer` ops that read each other, or an op of
+            no role.
     """
     graph = problem.graph
+    state_bytes = _bytes_read(graph, "env_step", "infer")
+    action_bytes = _bytes_read(graph, "infer", "env_step")
     shards = {op.name.partition("[")[2].split(",")[0] for op in graph.ops if op.kind == "env_step"}
-    if not shards or not any(op.kind == "infer" for op in graph.ops):
+    if not state_bytes or not action_bytes:
         raise PlanError(
-            f"the resource model needs environments and agents as ops of their own, and graph "
-            f"{graph.name!r} has {len(shards)} shards with 'env_step' ops"
+            f"the resource model needs environments and agents as ops of their own that read each "
+            f"other, and in graph {graph.name!r} 'infer' ops read {state_bytes} bytes of an "
+            f"'env_step' op, which reads {action_bytes} bytes of theirs"
         )
     time_ns = dict.fromkeys((ENVIRONMENT, AGENT, TRAINER), 0)
     num_bytes = dict.fromkeys(time_ns, 0)
@@ -67,7 +72,6 @@ def measured_roles(problem: Problem, costs: Costs, num_cores: int) -> MeasuredRo
     }
     which = dominant(max(parts[Dominant.compute].values()), sum(parts[Dominant.memory].values()))
     step = {op.kind: op for op in graph.ops}
-    env, agent = step["env_step"], step["infer"]
     policy = step.get("broadcast")
     return MeasuredRoles(
         profile=RoleProfile(
@@ -77,9 +81,9 @@ def measured_roles(problem: Problem, costs: Costs, num_cores: int) -> MeasuredRo
             t_sim_ns=sim_ns,
             t_agent_ns=agent_ns,
             t_train_ns=train_ns,
-            state_bytes=env.outputs[0],
-            action_bytes=agent.outputs[1],
-            reward_bytes=sum(env.outputs[1:]),
+            state_bytes=state_bytes,
+            action_bytes=action_bytes,
+            reward_bytes=sum(step["env_step"].outputs) - state_bytes,
             policy_bytes=policy.outputs[0] if policy is not None else 0,
             horizon=sum(op.kind == "env_step" for op in graph.ops) // copies,
             share_agent=min(1.0, agent_ns / max(1, sim_ns)),
@@ -88,3 +92,14 @@ def measured_roles(problem: Problem, costs: Costs, num_cores: int) -> MeasuredRo
         dominant=which,
         num_copies=copies,
     )
+
+
+def _bytes_read(graph: DataflowGraph, kind: str, reader: str) -> int:
+    """Bytes of one op of a kind that ops of another kind read; 0 if they read nothing of it."""
+    read = {
+        (edge.src, edge.output)
+        for edge in graph.edges
+        if graph.ops[edge.src].kind == kind and graph.ops[edge.dst].kind == reader
+    }
+    last = max((op for op, _ in read), default=None)
+    return sum(graph.ops[op].outputs[output] for op, output in read if op == last)

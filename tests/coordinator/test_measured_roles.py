@@ -1,5 +1,7 @@
 """What a copy needs, by hand: three shards of two steps, one trainer."""
 
+import itertools
+
 import pytest
 
 from doppler.coordinator.measured_roles import measured_roles
@@ -7,20 +9,32 @@ from doppler.coordinator.resource_model import Dominant
 from doppler.core.cluster import Cluster, Device
 from doppler.core.costs import make_costs
 from doppler.core.errors import PlanError
-from doppler.core.graph import DataflowGraph, Op
+from doppler.core.graph import DataflowGraph, Edge, Op
 from doppler.core.problem import Problem
 
 TIMES = {"env_step": 10, "infer": 4, "grad": 6, "broadcast": 3}
 OUTPUTS = {"env_step": (40, 5, 1), "infer": (7, 9), "grad": (100,), "broadcast": (64,)}
 
 
-def job(kinds=("env_step", "infer"), extra=("grad", "broadcast"), memory=10**6):
-    """Kinds with coordinates [shard, step], and those that are there once."""
+def job(kinds=("env_step", "infer"), extra=("grad", "broadcast"), memory=10**6, sizes=None):
+    """Kinds with coordinates [shard, step], and those that are there once.
+
+    An agent acts on the state of the step before, an environment on the actions, each agent's
+    larger output.
+    """
+    sizes = OUTPUTS if sizes is None else sizes
     names = [(kind, f"{kind}[{k},{t}]") for k in range(3) for t in range(2) for kind in kinds]
     names += [(kind, f"{kind}[0]") for kind in extra]
     ops = [Op(kind="input", name="x", outputs=(8,))]
-    ops += [Op(kind=kind, name=name, outputs=OUTPUTS.get(kind, (1,))) for kind, name in names]
-    graph = DataflowGraph(name="job", ops=tuple(ops))
+    ops += [Op(kind=kind, name=name, outputs=sizes.get(kind, (1,))) for kind, name in names]
+    at = {op.name: index for index, op in enumerate(ops)}
+    action = sizes["infer"].index(max(sizes["infer"]))
+    edges = []
+    for k, t in itertools.product(range(3), range(2)):
+        env, agent = at.get(f"env_step[{k},{t}]"), at.get(f"infer[{k},{t}]")
+        if env is not None and agent is not None:
+            edges += [Edge(agent, action, env), Edge(env, 0, agent, 1)]
+    graph = DataflowGraph(name="job", ops=tuple(ops), edges=tuple(edges))
     devices = tuple(Device(name=f"d{i}", kind="cpu", parent="p", memory_bytes=memory) for i in "01")
     problem = Problem(graph=graph, cluster=Cluster(name="c", devices=devices))
     rows = tuple((TIMES.get(op.kind, 0), 999) for op in ops)
@@ -39,6 +53,13 @@ def test_a_copy_is_one_shard_with_its_part_of_the_training():
     assert profile.share_train == 3 / 28
     assert found.dominant is Dominant.compute
     assert (profile.r_sim, profile.r_agent, profile.r_train) == (0.25, 0.25, 0.25)
+
+
+def test_actions_are_what_environments_read_wherever_they_stand():
+    sizes = {**OUTPUTS, "infer": (9,)}
+    assert measured_roles(*job(sizes=sizes), num_cores=4).profile.action_bytes == 9
+    sizes = {**OUTPUTS, "infer": (9, 7)}
+    assert measured_roles(*job(sizes=sizes), num_cores=4).profile.action_bytes == 9
 
 
 def test_where_memory_is_scarce_it_is_what_counts():
