@@ -17,17 +17,25 @@ class ControlClosedError(ConnectionError):
 
 
 class ControlSocket:
-    """One end of a control connection."""
+    """One end of a control connection.
+
+    Attributes:
+        num_received: Bytes that have come.
+    """
 
     def __init__(self, connection: socket.socket) -> None:
         self._socket = connection
+        self._data = bytearray(_LENGTH.size)
+        self._is_header = True
+        self._done = 0
+        self.num_received = 0
 
     def fileno(self) -> int:
         """Returns the descriptor, for selectors."""
         return self._socket.fileno()
 
     def send(self, message: object) -> None:
-        """Sends one message.
+        """Sends one message, which is not None.
 
         Raises:
             ControlClosedError: If the other end is gone or takes nothing in time.
@@ -45,22 +53,36 @@ class ControlSocket:
         Raises:
             ControlClosedError: If the other end is gone or stops in the middle.
         """
-        (length,) = _LENGTH.unpack(self._read(_LENGTH.size))
-        return pickle.loads(self._read(length))
+        while (message := self.receive_part()) is None:
+            pass
+        return message
+
+    def receive_part(self) -> Any:
+        """Reads once and returns the message if it is whole now, else None.
+
+        So whoever waits for several senders is not held up by one that stops within a message.
+
+        Raises:
+            ControlClosedError: As `receive`.
+        """
+        try:
+            count = self._socket.recv_into(memoryview(self._data)[self._done :])
+        except (OSError, TimeoutError) as error:
+            raise ControlClosedError(str(error)) from error
+        if count == 0:
+            raise ControlClosedError("end of file")
+        self._done += count
+        self.num_received += count
+        if self._done < len(self._data):
+            return None
+        data, self._done = self._data, 0
+        self._is_header = not self._is_header
+        if self._is_header:
+            self._data = bytearray(_LENGTH.size)
+            return pickle.loads(data)
+        self._data = bytearray(_LENGTH.unpack(data)[0])
+        return None
 
     def close(self) -> None:
         """Closes this end."""
         self._socket.close()
-
-    def _read(self, length: int) -> bytearray:
-        data = bytearray(length)
-        view, done = memoryview(data), 0
-        while done < length:
-            try:
-                count = self._socket.recv_into(view[done:])
-            except (OSError, TimeoutError) as error:
-                raise ControlClosedError(str(error)) from error
-            if count == 0:
-                raise ControlClosedError("end of file")
-            done += count
-        return data

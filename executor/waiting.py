@@ -4,7 +4,7 @@ import select
 import selectors
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from executor.control import ControlClosedError
 from executor.launch.local import WorkerProcess
@@ -41,15 +41,16 @@ def wait_for_answers(
                     message = _receive(workers[index])
                 except ControlClosedError:
                     on_end(index)
-                if is_answer(index, message):
+                if message is not None and is_answer(index, message):
                     pending.discard(index)
             if pending and time.monotonic() >= look_at:
                 look(pending)
                 look_at = time.monotonic() + LOOK_S
 
 
-def _receive(worker: WorkerProcess) -> object:
+def _receive(worker: WorkerProcess) -> Any:
+    """Returns the message that has come, None if there is only a part of it so far."""
     # A process that it forked may hold the socket open, so the end of the process counts.
     if worker.has_ended() and not select.select([worker.control], [], [], 0)[0]:
         raise ControlClosedError
-    return worker.control.receive()
+    return worker.control.receive_part()

@@ -117,3 +117,52 @@ class Lost(GMI):
 
 class Stranger:
     """Is no GMI."""
+
+
+class StoppedSender(GMI):
+    """Is stopped by the operating system in the middle of a send."""
+
+    def run(self, num_episodes, num_steps):
+        class Trap(dict):
+            def __getitem__(self, key):
+                os.kill(os.getpid(), signal.SIGSTOP)
+                return super().__getitem__(key)
+
+        self.send(Trap(number=np.zeros(1, np.int64)), version=0)
+
+
+class HalfSpeaker(GMI):
+    """Is stopped after half a message to its parent."""
+
+    def run(self, num_episodes, num_steps):
+        self._context.control._socket.sendall(b"\x10\0\0\0\0\0\0\0half")
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+
+class SteadySender(GMI):
+    """Sends a record now and then, `num_steps` in all."""
+
+    def run(self, num_episodes, num_steps):
+        for number in range(num_steps):
+            time.sleep(self.settings["every_s"])
+            self.send({"number": np.full(1, number, np.int64)}, version=0)
+        self.flush()
+
+
+class SteadyReceiver(GMI):
+    """Receives all records at once, then keeps busy with something else for a while."""
+
+    def run(self, num_episodes, num_steps):
+        out = (np.zeros(num_steps, np.int64),)
+        self.receive(out, version=0)
+        for _ in range(self.settings.get("stays", 0)):
+            time.sleep(0.05)
+            self.report()
+        return out[0].tolist()
+
+
+class Usurper(GMI):
+    """Publishes weights, whoever the publisher is."""
+
+    def run(self, num_episodes, num_steps):
+        return self.publish_weights(np.zeros(4, np.float32))

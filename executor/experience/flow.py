@@ -2,7 +2,7 @@
 
 import enum
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -13,6 +13,10 @@ from executor.workers.polling import Poll
 
 SPIN_NS, NAP_NS = 20_000, 50_000
 DEADLINE_NS = 60_000_000_000
+
+
+def _no_progress() -> None:
+    """Tells nobody."""
 
 
 class WhenFull(enum.Enum):
@@ -52,6 +56,13 @@ class Migrator:
 class Packer:
     """Lays packages into channels, and hands over full batches.
 
+    Args:
+        producer: Id of this GMI.
+        migrator: Its ends of the rings.
+        when_full: What it does when no consumer has room.
+        deadline_ns: How long it waits for room.
+        on_progress: Called with every batch that it begins.
+
     Attributes:
         producer: Id of this GMI.
         num_dropped: Records that were dropped because all rings were full.
@@ -63,6 +74,7 @@ class Packer:
         migrator: Migrator,
         when_full: WhenFull = WhenFull.block,
         deadline_ns: int = DEADLINE_NS,
+        on_progress: Callable[[], None] = _no_progress,
     ) -> None:
         self.producer = producer
         self.num_dropped = 0
@@ -72,6 +84,7 @@ class Packer:
         self._dispenser = Dispenser(layout)
         self._when_full = when_full
         self._deadline_ns = deadline_ns
+        self._on_progress = on_progress
         self._writer: BatchWriter | None = None
         self._slot: tuple[np.ndarray, ...] = ()
         self._filled = 0
@@ -108,6 +121,8 @@ class Packer:
                     view[start:end] = array[done : done + end - start]
             self._filled = end
             done += end - start
+            assert self._writer is not None
+            self._writer.note_append()
             if end == self._batch:
                 self.flush()
 
@@ -130,6 +145,7 @@ class Packer:
             poll.pause()
             writer = self._migrator.route()
         self._writer, self._slot = writer, writer.slot()
+        self._on_progress()
         return True
 
     def _check(self, until_ns: int) -> None:
@@ -143,14 +159,21 @@ class Packer:
 class Batcher:
     """Feeds a trainer from the rings of many producers.
 
+    Args:
+        readers: Its ends of the rings.
+        on_progress: Called with every batch that is begun, and while records come.
+
     Attributes:
         num_records: Records given out so far.
         staleness: Per version lag (trainer's version minus the batch's), records given out by
             `collect`.
     """
 
-    def __init__(self, readers: Sequence[BatchReader]) -> None:
+    def __init__(
+        self, readers: Sequence[BatchReader], on_progress: Callable[[], None] = _no_progress
+    ) -> None:
         self._readers = tuple(readers)
+        self._on_progress = on_progress
         self._turn = 0
         self._open: tuple[BatchReader, Batch, int] | None = None
         self.num_records = 0
@@ -173,11 +196,12 @@ class Batcher:
         Args:
             out: An array [records, *shape] per package.
             version: Version of the trainer's weights, to account staleness.
-            deadline_ns: How long to wait for records.
+            deadline_ns: How long to wait for the next record, handed over or still in a batch that
+                is not full.
 
         Raises:
             ExecutionError: If `out` does not have one array per package.
-            WorkerHungError: If the records do not come in time.
+            WorkerHungError: If no producer adds a record for so long.
         """
         wanted = len(out[0])
         if len(out) != len(self._readers[0].layout.batch.packages):
@@ -185,14 +209,19 @@ class Batcher:
                 f"a training batch has one array per package "
                 f"({len(self._readers[0].layout.batch.packages)}), and it has {len(out)}"
             )
-        until_ns = time.monotonic_ns() + deadline_ns
         filled = 0
+        appends, until_ns = self._appends(), time.monotonic_ns() + deadline_ns
 
         def check() -> None:
-            if time.monotonic_ns() > until_ns:
+            nonlocal appends, until_ns
+            now_ns, seen = time.monotonic_ns(), self._appends()
+            if seen != appends:
+                appends, until_ns = seen, now_ns + deadline_ns
+                self._on_progress()
+            elif now_ns > until_ns:
                 raise WorkerHungError(
-                    f"producers deliver {wanted} records within {deadline_ns / 1e9:g} s, and "
-                    f"{filled} came"
+                    f"some producer adds a record within {deadline_ns / 1e9:g} s, and {filled} "
+                    f"of {wanted} came"
                 )
 
         poll = Poll(SPIN_NS, NAP_NS, check)
@@ -204,6 +233,7 @@ class Batcher:
                     continue
                 poll.reset()
                 self._open = (*found, 0)
+                self._on_progress()
             reader, batch, start = self._open
             count = min(batch.count - start, wanted - filled)
             for array, source in zip(out, batch.arrays, strict=True):
@@ -216,3 +246,7 @@ class Batcher:
                 self._open = None
                 reader.release()
         self.num_records += wanted
+
+    def _appends(self) -> int:
+        """Signs of life of all producers so far."""
+        return sum(reader.appends for reader in self._readers)

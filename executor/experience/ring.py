@@ -3,9 +3,10 @@
 A slot is a header of eight words and a batch. The producer fills the batch and the header and then
 stores the batch's number, counted from 1 over the ring's life, into the commit word. A slot is used
 again only after the consumer has stored that it is done with it: that is the back-pressure. All
-that a producer must know lies in the ring, so one that was killed is replaced by another one,
-which goes on after the last committed record; a batch that was not committed does not exist. Stores
-become visible in program order (see `executor.channels`).
+that a producer must know lies in the ring, so one that was killed is replaced by another one, which
+goes on after the last committed record; a batch that was not committed does not exist. Where it
+goes on is read from the slot that was committed last, so there are at least two slots: one may be
+written while the other one tells. Stores become visible in program order (see `executor.channels`).
 """
 
 import mmap
@@ -19,8 +20,11 @@ from executor.experience.packages import BatchLayout
 
 WORD_BYTES = 8
 HEADER_WORDS = 8
-RING_HEADER_BYTES = 64
+RING_HEADER_BYTES = 128
 COMMIT, FIRST, COUNT, VERSION, PRODUCER = range(5)
+TAKEN, APPENDS = 0, 8
+"""Words of the ring's header, a line each: batches that the consumer is done with; signs of life of
+the producer, one per piece of records that it added."""
 
 
 @dataclass(frozen=True)
@@ -29,15 +33,18 @@ class RingLayout:
 
     Attributes:
         batch: Layout of each batch.
-        num_slots: Batches that fit.
+        num_slots: Batches that fit, two or more.
     """
 
     batch: BatchLayout
     num_slots: int = 4
 
     def __post_init__(self) -> None:
-        if self.num_slots < 1:
-            raise ConfigError(f"a ring has at least one slot, and it has {self.num_slots}")
+        if self.num_slots < 2:
+            raise ConfigError(
+                f"a ring has at least two slots, so that one can be written while the other one "
+                f"tells a new producer where to go on, and it has {self.num_slots}"
+            )
 
     @property
     def slot_bytes(self) -> int:
@@ -75,7 +82,7 @@ class _Ring:
         self.layout = layout
         self._words = memoryview(memory).cast("q")
         raw = np.frombuffer(memory, dtype=np.uint8)
-        self._taken_word = base // WORD_BYTES
+        self._first_word = base // WORD_BYTES
         starts = [
             base + RING_HEADER_BYTES + slot * layout.slot_bytes for slot in range(layout.num_slots)
         ]
@@ -85,7 +92,12 @@ class _Ring:
     @property
     def taken(self) -> int:
         """Batches that the consumer is done with."""
-        return int(self._words[self._taken_word])
+        return int(self._words[self._first_word + TAKEN])
+
+    @property
+    def appends(self) -> int:
+        """Signs of life of the producer so far."""
+        return int(self._words[self._first_word + APPENDS])
 
     def close(self) -> None:
         """Lets go of the shared memory."""
@@ -128,6 +140,10 @@ class BatchWriter(_Ring):
         """Returns the arrays of the next batch; write them only if there is room."""
         return self._arrays[self.written % self.layout.num_slots]
 
+    def note_append(self) -> None:
+        """Says that records were added to the slot, which need not be full."""
+        self._words[self._first_word + APPENDS] += 1
+
     def commit(self, producer: int, first: int, count: int, version: int) -> None:
         """Makes the batch in `slot` visible, in one store."""
         words, header = self._words, self._headers[self.written % self.layout.num_slots]
@@ -169,4 +185,4 @@ class BatchReader(_Ring):
     def release(self) -> None:
         """Gives the slot of the batch back to the producer."""
         self._next += 1
-        self._words[self._taken_word] = self._next
+        self._words[self._first_word + TAKEN] = self._next

@@ -23,8 +23,8 @@ def board_bytes(num_bytes: int) -> int:
     return HEADER_BYTES + 2 * _aligned(num_bytes)
 
 
-class WeightBoard:
-    """One process's view; exactly one process publishes.
+class WeightReader:
+    """One process's view of the weights.
 
     Raises:
         ExecutionError: If the machine's store order does not suffice.
@@ -44,15 +44,6 @@ class WeightBoard:
         """Newest version; 0 before the first."""
         return int(self._words[self._first + NEWEST])
 
-    def publish(self, weights: npt.NDArray[np.uint8]) -> int:
-        """Publishes weights (bytes) and returns their version, one more than the last."""
-        version = self.newest + 1
-        place = version % 2
-        self._words[self._first + BEGUN + LINE_WORDS * place] = version
-        np.copyto(self._places[place], weights)
-        self._words[self._first + NEWEST] = version
-        return version
-
     def read(self, out: npt.NDArray[np.uint8]) -> int:
         """Copies the newest weights and returns their version; 0 leaves `out` as it is."""
         while True:
@@ -68,6 +59,19 @@ class WeightBoard:
         """Lets go of the shared memory."""
         self._words.release()
         self._places = []
+
+
+class WeightPublisher(WeightReader):
+    """The view of the one process that publishes: two would tear what readers see."""
+
+    def publish(self, weights: npt.NDArray[np.uint8]) -> int:
+        """Publishes weights (bytes) and returns their version, one more than the last."""
+        version = self.newest + 1
+        place = version % 2
+        self._words[self._first + BEGUN + LINE_WORDS * place] = version
+        np.copyto(self._places[place], weights)
+        self._words[self._first + NEWEST] = version
+        return version
 
 
 def _aligned(num_bytes: int) -> int:

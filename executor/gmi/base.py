@@ -15,14 +15,14 @@ from doppler.core.errors import ExecutionError, nearest
 from executor.collectives.kernels import AllReduce
 from executor.control import ControlSocket
 from executor.experience.flow import Batcher, Packer
-from executor.experience.weights import WeightBoard
+from executor.experience.weights import WeightPublisher, WeightReader
 from executor.gmi.communication import GMISpec
 from executor.gmi.messages import Reported, Saved
 from executor.gmi.spans import COLLECTIVE, FIRST_LINK, TRAIN, SpanLog
 from executor.gmi.status import StatusBoard
 
-End = AllReduce | Packer | Batcher | WeightBoard
-Kind = TypeVar("Kind", AllReduce, Packer, Batcher, WeightBoard)
+End = AllReduce | Packer | Batcher | WeightReader
+Kind = TypeVar("Kind", AllReduce, Packer, Batcher, WeightReader, WeightPublisher)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,23 +160,27 @@ class GMI:
             name: Which channel; None = the only one that this GMI consumes.
 
         Raises:
-            WorkerHungError: If the records do not come before the deadline.
+            WorkerHungError: If no producer adds a record for as long as the deadline.
         """
         index, end = self._end(Batcher, name)
         with self._within(index):
             end.collect(out, version, self._context.deadline_ns)
 
     def publish_weights(self, values: npt.NDArray[Any], name: str | None = None) -> int:
-        """Publishes weights and returns their version, 1 for the first."""
+        """Publishes weights and returns their version, 1 for the first.
+
+        Raises:
+            ExecutionError: If this GMI is not the one that publishes them.
+        """
         self._context.board.step()
-        index, end = self._end(WeightBoard, name)
+        index, end = self._end(WeightPublisher, name)
         with self._context.spans.span(FIRST_LINK + index):
             return end.publish(values.view(np.uint8).reshape(-1))
 
     def read_weights(self, out: npt.NDArray[Any], name: str | None = None) -> int:
         """Copies the newest weights and returns their version; 0 leaves `out` as it is."""
         self._context.board.step()
-        index, end = self._end(WeightBoard, name)
+        index, end = self._end(WeightReader, name)
         with self._context.spans.span(FIRST_LINK + index):
             return end.read(out.view(np.uint8).reshape(-1))
 

@@ -1,7 +1,7 @@
 """What each GMI does now, in shared memory, so that a dead or hung one can be told of.
 
 A GMI writes its own line only: steps taken, whether it waits for others, which link it uses and how
-often it has used it. Nothing is written inside of a wait.
+often it has used it. Within a wait the line changes only with what comes of it (batches).
 """
 
 import mmap
@@ -17,7 +17,7 @@ class Status:
     """One line.
 
     Attributes:
-        steps: Grows with every use of a link and every report.
+        steps: Grows with every use of a link, every batch of one, and every report.
         waits: True within a link, where others may be waited for.
         link: Position of the link that is, or was last, used; -1 before the first.
         calls: Uses of links so far.

@@ -23,6 +23,8 @@ from executor.workers.share import GpuShare
 START_S = 120.0
 BLAME_S = 1.0
 """Who says that another has failed is believed after so long; the other usually tells by itself."""
+WAIT_SLACK_S = 2.0
+"""Who waits for others says within the deadline and so long that it was in vain; or it hangs."""
 
 Answer = TypeVar("Answer", Ready, Finished)
 Report = Callable[[int, Mapping[str, Any]], None]
@@ -30,9 +32,10 @@ Report = Callable[[int, Mapping[str, Any]], None]
 
 @dataclass(slots=True)
 class _Seen:
-    """A GMI's status as it was last seen to change."""
+    """A GMI's status, and bytes that had come from it, as they were last seen to change."""
 
     status: Status
+    num_received: int
     since: float
 
 
@@ -140,7 +143,7 @@ class GMITeam:
         answers: dict[int, Answer] = {}
         accused: dict[int, Failed] = {}
         accused_at = 0.0
-        seen = {s.gmi_id: _Seen(self._board.read(s.gmi_id), time.monotonic()) for s in self._gmis}
+        seen = {spec.gmi_id: self._see(spec.gmi_id) for spec in self._gmis}
         until = None if limit_s is None else time.monotonic() + limit_s
 
         def is_answer(gmi_id: int, message: object) -> bool:
@@ -163,7 +166,7 @@ class GMITeam:
             if accused and time.monotonic() > accused_at + BLAME_S:
                 self._raise_hung(accused, answers)
             if until is None:
-                self._look(seen, sorted(missing))
+                self._look(seen, sorted(missing - accused.keys()))
             elif time.monotonic() > until:
                 self._raise_missing(sorted(missing), limit_s or 0.0)
 
@@ -172,17 +175,24 @@ class GMITeam:
         return answers
 
     def _look(self, seen: dict[int, _Seen], missing: list[int]) -> None:
-        """Finds who has been silent for too long; who waits for others is not to blame."""
-        now = time.monotonic()
+        """Finds who has been silent for too long.
+
+        Who waits for others is not to blame, unless it does not say in time that it was in vain.
+        """
         silent: list[int] = []
         for gmi_id in missing:
-            status = self._board.read(gmi_id)
-            if status != seen[gmi_id].status:
-                seen[gmi_id] = _Seen(status, now)
-            elif not status.waits and now - seen[gmi_id].since > self._deadline_s:
+            last, now = seen[gmi_id], self._see(gmi_id)
+            limit_s = self._deadline_s + (WAIT_SLACK_S if now.status.waits else 0.0)
+            if (now.status, now.num_received) != (last.status, last.num_received):
+                seen[gmi_id] = now
+            elif now.since - last.since > limit_s:
                 silent.append(gmi_id)
         if silent:
             self._raise_silent(silent)
+
+    def _see(self, gmi_id: int) -> _Seen:
+        received = self._workers[gmi_id].control.num_received
+        return _Seen(self._board.read(gmi_id), received, time.monotonic())
 
     def _raise_gone(self, gmi_id: int) -> NoReturn:
         self.failed.add(gmi_id)

@@ -22,7 +22,7 @@ from executor.collectives.select import open_all_reduce
 from executor.control import ControlClosedError, ControlSocket
 from executor.experience.flow import Batcher, Migrator, Packer
 from executor.experience.ring import BatchReader, BatchWriter
-from executor.experience.weights import WeightBoard
+from executor.experience.weights import WeightPublisher, WeightReader
 from executor.gmi.base import GMI, End, GMIContext
 from executor.gmi.communication import Channel, Collective, GMISpec, Link
 from executor.gmi.messages import Begin, Failed, Finished, Ready, Run
@@ -70,17 +70,19 @@ def _load_module(source: str) -> ModuleType:
     return module
 
 
-def open_ends(begin: Begin, memory: mmap.mmap) -> dict[str, tuple[int, End]]:
+def open_ends(begin: Begin, memory: mmap.mmap, board: StatusBoard) -> dict[str, tuple[int, End]]:
     """Returns a GMI's ends of the links that it takes part in, with the links' positions."""
     found: dict[str, tuple[int, End]] = {}
     for index, link in enumerate(begin.communication.links):
-        end = _open_end(begin, link, memory, begin.communication.places[link.name])
+        end = _open_end(begin, link, memory, board, begin.communication.places[link.name])
         if end is not None:
             found[link.name] = (index, end)
     return found
 
 
-def _open_end(begin: Begin, link: Link, memory: mmap.mmap, base: int) -> End | None:
+def _open_end(
+    begin: Begin, link: Link, memory: mmap.mmap, board: StatusBoard, base: int
+) -> End | None:
     own = begin.gmi_id
     if isinstance(link, Collective):
         if own not in link.members:
@@ -102,18 +104,19 @@ def _open_end(begin: Begin, link: Link, memory: mmap.mmap, base: int) -> End | N
                 BatchWriter(link.ring, memory, base + link.offset(own, consumer))
                 for consumer in link.consumers
             ]
-            return Packer(own, Migrator(writers), link.when_full, begin.deadline_ns)
+            return Packer(own, Migrator(writers), link.when_full, begin.deadline_ns, board.step)
         if own in link.consumers:
             return Batcher(
                 [
                     BatchReader(link.ring, memory, base + link.offset(producer, own))
                     for producer in link.producers
-                ]
+                ],
+                board.step,
             )
         return None
-    if own == link.publisher or own in link.readers:
-        return WeightBoard(memory, base, link.num_bytes)
-    return None
+    if own == link.publisher:
+        return WeightPublisher(memory, base, link.num_bytes)
+    return WeightReader(memory, base, link.num_bytes) if own in link.readers else None
 
 
 def _shares_gpu(begin: Begin, link: Collective) -> bool:
@@ -138,7 +141,8 @@ def _serve(control: ControlSocket, shared_fd: int) -> None:
         os.close(shared_fd)
         if begin.store_fd >= 0:
             os.set_inheritable(begin.store_fd, False)
-        ends = open_ends(begin, memory)
+        board = StatusBoard(memory, begin.gmi_id)
+        ends = open_ends(begin, memory, board)
         with contextlib.nullcontext() if accelerator is None else accelerator.active():
             spans = SpanLog()
             gmi = load_class(own)(
@@ -146,7 +150,7 @@ def _serve(control: ControlSocket, shared_fd: int) -> None:
                     gmis=begin.gmis,
                     gmi_id=begin.gmi_id,
                     ends=ends,
-                    board=StatusBoard(memory, begin.gmi_id),
+                    board=board,
                     control=control,
                     seed=begin.seed,
                     deadline_ns=begin.deadline_ns,

@@ -125,6 +125,22 @@ def test_control_socket_notices_half_a_message():
     control.close()
 
 
+def test_control_socket_gives_out_a_message_when_it_is_whole_and_not_before():
+    end, other = socket.socketpair()
+    sender, reader = ControlSocket(end), ControlSocket(other)
+    sender.send("first")
+    data = other.recv(1000)
+    for index in range(len(data)):
+        end.sendall(data[index : index + 1])
+        part = reader.receive_part()
+        assert part == ("first" if index == len(data) - 1 else None)
+    assert reader.num_received == len(data)
+    sender.send("second")
+    assert reader.receive() == "second"
+    sender.close()
+    reader.close()
+
+
 def test_deadline_is_twenty_times_the_99th_percentile_but_two_seconds_at_least():
     deadlines = Deadlines(DeadlinePolicy(known_p99_ns={"slow": 10**9}))
     assert deadlines.of("never seen") == 60 * 10**9

@@ -1,6 +1,9 @@
 """Rings, packer, migrator, batcher: nothing lost, doubled or torn, bounded, in order."""
 
+import contextlib
 import mmap
+import threading
+import time
 
 import numpy as np
 import pytest
@@ -46,7 +49,7 @@ ACTIONS = st.lists(
 
 
 @settings(deadline=None, max_examples=150)
-@given(actions=ACTIONS, batch=st.integers(1, 4), num_slots=st.integers(1, 3))
+@given(actions=ACTIONS, batch=st.integers(1, 4), num_slots=st.integers(2, 3))
 def test_committed_records_come_once_in_order_and_whole(actions, batch, num_slots):
     ring = ring_of(batch, num_slots)
     memory = mmap.mmap(-1, 2 * ring.size_bytes)
@@ -135,12 +138,12 @@ def test_training_batches_cross_batches_and_count_staleness():
     assert numbers == [0, 1, 2, 3, 100, 101, 102, 103, 4, 5, 6, 7]
     assert batcher.staleness == {3: 8, 2: 4}
     assert batcher.num_records == 12
-    with pytest.raises(WorkerHungError, match=r"deliver 6 records within 0\.001 s, and 4 came"):
+    with pytest.raises(WorkerHungError, match=r"record within 0\.001 s, and 4 of 6 came"):
         batcher.collect(out, version=3, deadline_ns=1_000_000)
     with pytest.raises(ExecutionError, match="one array per package"):
         batcher.collect(out[:1], version=3)
-    with pytest.raises(ConfigError, match="at least one slot"):
-        RingLayout(ring.batch, 0)
+    with pytest.raises(ConfigError, match=r"at least two slots, .* and it has 1"):
+        RingLayout(ring.batch, 1)
 
 
 def test_a_batch_has_the_version_of_its_oldest_record():
@@ -154,6 +157,71 @@ def test_a_batch_has_the_version_of_its_oldest_record():
     assert reader.peek().version == 5
     reader.release()
     assert reader.peek().version == 6
+
+
+class DyingWords:
+    """The words of a ring, whose writer is killed before one of its stores."""
+
+    def __init__(self, words, stores):
+        self._words = words
+        self._stores = stores
+
+    def __getitem__(self, index):
+        return self._words[index]
+
+    def __setitem__(self, index, value):
+        if self._stores == 0:
+            raise ProcessLookupError
+        self._stores -= 1
+        self._words[index] = value
+
+
+@pytest.mark.parametrize("stores", range(6))
+def test_a_producer_killed_between_two_stores_of_a_commit_is_replaced_without_a_gap(stores):
+    ring = ring_of(num_slots=2)
+    memory = mmap.mmap(-1, ring.size_bytes)
+    packer_for(ring, memory).append(records(0, 6), version=0)
+    reader = BatchReader(ring, memory, 0)
+    reader.release()
+    reader.release()
+    dying = BatchWriter(ring, memory, 0)
+    dying._words = DyingWords(dying._words, stores)
+    is_committed = stores == 5
+    with pytest.raises(ProcessLookupError) if not is_committed else contextlib.nullcontext():
+        dying.commit(producer=7, first=6, count=3, version=0)
+    assert reader.has_next == is_committed
+    assert BatchWriter(ring, memory, 0).next_record == (9 if is_committed else 6)
+
+
+def late(ring, memory, pauses_s, count):
+    """Starts a producer that appends `count` records after each pause."""
+
+    def produce():
+        packer = packer_for(ring, memory)
+        for pause_s in pauses_s:
+            time.sleep(pause_s)
+            packer.append(records(packer.next_record, count), version=0)
+        packer.flush()
+
+    thread = threading.Thread(target=produce)
+    thread.start()
+    return thread
+
+
+@pytest.mark.parametrize(("batch", "count"), [(1, 1), (8, 1)])
+def test_slow_records_are_waited_for_as_long_as_they_come(batch, count):
+    ring = ring_of(batch, num_slots=9)
+    memory = mmap.mmap(-1, ring.size_bytes)
+    producer = late(ring, memory, [0.05] * 8, count)
+    progress = []
+    batcher = Batcher([BatchReader(ring, memory, 0)], lambda: progress.append(1))
+    out = (np.zeros((8, 2), np.int64), np.zeros(8, np.uint8))
+    batcher.collect(out, version=0, deadline_ns=200_000_000)
+    producer.join()
+    assert out[0][:, 0].tolist() == list(range(8))
+    assert len(progress) >= 3
+    with pytest.raises(WorkerHungError, match=r"record within 0\.05 s, and 0 of 8 came"):
+        batcher.collect(out, version=0, deadline_ns=50_000_000)
 
 
 def test_killed_producers_lose_double_and_tear_nothing():

@@ -7,25 +7,26 @@ import time
 
 import numpy as np
 
-from executor.experience.weights import WeightBoard, board_bytes
+from executor.experience.weights import WeightPublisher, WeightReader, board_bytes
 from tests.executor.collectives.processes import run_forked
 
 
 def test_versions_and_a_restarted_trainer():
     memory = mmap.mmap(-1, board_bytes(100))
     out = np.full(100, 9, np.uint8)
-    agent = WeightBoard(memory, 0, 100)
+    agent = WeightReader(memory, 0, 100)
     assert agent.read(out) == 0
     assert set(out) == {9}
     for value in range(1, 4):
-        assert WeightBoard(memory, 0, 100).publish(np.full(100, value, np.uint8)) == value
+        assert WeightPublisher(memory, 0, 100).publish(np.full(100, value, np.uint8)) == value
         assert agent.read(out) == value
         assert set(out) == {value}
+    assert not hasattr(agent, "publish")
 
 
 def test_a_read_that_was_overtaken_is_repeated(monkeypatch):
     memory = mmap.mmap(-1, board_bytes(8))
-    board = WeightBoard(memory, 0, 8)
+    board = WeightPublisher(memory, 0, 8)
     board.publish(np.full(8, 1, np.uint8))
     copy, overtakings = np.copyto, [2, 2]
 
@@ -48,8 +49,9 @@ def test_agents_never_see_torn_weights_even_of_a_killed_trainer():
     memory = mmap.mmap(-1, board_bytes(size))
 
     def work(member):
-        board = WeightBoard(memory, 0, size)
+        board = WeightReader(memory, 0, size)
         if member == 0:
+            board = WeightPublisher(memory, 0, size)
             until = time.monotonic() + 0.3
             while time.monotonic() < until:
                 board.publish(np.full(size, (board.newest + 1) % 251, np.uint8))
