@@ -8,6 +8,7 @@ import pytest
 from doppler.planners import ablations
 from doppler.planners.ablations import VARIANTS
 from doppler.planners.base import Budget
+from doppler.planners.conformance import check_planner
 from doppler.planners.learned import LearnedPlanner
 from doppler.planners.registry import get_planner
 from doppler.policies.ablations import new_policy
@@ -23,7 +24,6 @@ from doppler.training.config import (
 )
 from doppler.training.imitation import imitate
 from simulator.scorer import CompiledScorer
-from tests.planners.conformance import cases, check_case
 from tests.planners.slow_scorer import SlowScorer
 from tests.policies.problems import layered, six_ops
 
@@ -45,8 +45,7 @@ def test_ablations_pass_the_conformance_suite(learned):
         planner = LearnedPlanner(mode=LearnedMode.tune, policy_config=tiny(learned), training=QUICK)
         return planner(problem, scorer, budget, rng)
 
-    for label, problem, costs in cases(f"learned_{learned.value}"):
-        check_case(fresh, f"{learned.value} on {label}", problem, costs, SlowScorer)
+    check_planner(fresh, SlowScorer)
 
 
 @pytest.mark.parametrize("learned", ABLATIONS)

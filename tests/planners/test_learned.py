@@ -5,6 +5,7 @@ import pytest
 
 from doppler.planners import portfolio
 from doppler.planners.base import Budget
+from doppler.planners.conformance import check_planner
 from doppler.planners.learned import TUNED, LearnedPlanner
 from doppler.planners.learned_run import AnytimeEvaluator
 from doppler.planners.registry import get_planner
@@ -17,7 +18,6 @@ from doppler.training.config import (
     Start,
     TrainingConfig,
 )
-from tests.planners.conformance import cases, check_case
 from tests.planners.slow_scorer import SlowScorer
 from tests.policies.problems import layered
 
@@ -34,12 +34,10 @@ def planner(mode, start=Start.scratch):
 
 @pytest.mark.parametrize("mode", [mode for mode in LearnedMode if mode is not LearnedMode.greedy])
 def test_every_mode_passes_the_conformance_suite(mode):
-    for label, problem, costs in cases("learned"):
+    def fresh(problem, scorer, budget, rng):
+        return planner(mode)(problem, scorer, budget, rng)
 
-        def fresh(problem, scorer, budget, rng):
-            return planner(mode)(problem, scorer, budget, rng)
-
-        check_case(fresh, f"{mode.value} on {label}", problem, costs, SlowScorer)
+    check_planner(fresh, SlowScorer)
 
 
 def test_greedy_scores_one_plan_and_the_pretrained_pair_is_deterministic():
@@ -98,12 +96,13 @@ def test_a_deadline_in_the_past_still_gives_the_greedy_plan(mode):
     assert scorer.num_calls == 1
 
 
-def test_a_share_of_the_time_left_is_worth_calls_at_the_rate_so_far(monkeypatch):
+def test_a_share_of_the_time_left_is_worth_calls_at_the_rate_so_far():
     pair = layered(8)
     now = [100.0]
-    monkeypatch.setattr("doppler.planners.learned_run.time.monotonic", lambda: now[0])
     scorer = SlowScorer(*pair)
-    evaluator = AnytimeEvaluator(pair[0], scorer, Budget(1000), "x", seconds=10.0)
+    evaluator = AnytimeEvaluator(
+        pair[0], scorer, Budget(1000), "x", seconds=10.0, clock=lambda: now[0]
+    )
     scorer.num_calls, now[0] = 40, 102.0  # 20 plans a second; 8 seconds are left
     assert evaluator.calls_within(0.5) == 80
     assert not evaluator.is_over
