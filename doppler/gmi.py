@@ -6,38 +6,48 @@ user's. The manager's `describe` prints the layout and all communication before 
 Source: GMI-DRL, section 5 and listing 1.
 """
 
-import sys
-from collections.abc import Callable, Mapping, Sequence
+import logging
+import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from doppler.coordinator.layouts import even_layout
 from doppler.core.cluster import Cluster
-from doppler.core.collective import AllReduceSchedule
-from doppler.core.errors import ConfigError, nearest
+from doppler.core.errors import ConfigError, ExecutionError, WorkerDiedError, WorkerHungError
 from doppler.core.layout import Backend
+from doppler.gmi_checkpoints import CheckpointStore, read_history, resume_points
+from doppler.gmi_recovery import (
+    OnFailure,
+    Recovery,
+    check_on_failure,
+    links_without,
+    resumed,
+)
+from doppler.gmi_set import AUTO, GMISet
 from doppler.gmi_trace import GMITrace
-from doppler.graphs.collectives import direct
 from executor.collectives.kernels import CollectiveKernel
-from executor.collectives.shared import AllReduceLayout
 from executor.experience.flow import WhenFull
-from executor.experience.packages import BatchLayout, Package, group_packages
-from executor.experience.ring import RingLayout
+from executor.experience.packages import Package
 from executor.gmi.base import GMI
-from executor.gmi.communication import Channel, Collective, Communication, GMISpec, Link, Weights
+from executor.gmi.communication import Collective
 from executor.gmi.messages import Saved
-from executor.gmi.team import GMITeam
-from executor.launch.local import check_cores, num_threads
+from executor.gmi.team import GMITeam, Report
 from executor.probe import probe
 
-__all__ = ["GMI", "CollectiveKernel", "GMIManager", "Package", "Saved", "core_groups"]
+__all__ = [
+    "AUTO",
+    "GMI",
+    "CollectiveKernel",
+    "GMIManager",
+    "Package",
+    "Recovery",
+    "Saved",
+    "WhenFull",
+    "core_groups",
+]
 
-DEADLINE_S = 30.0
-Report = Callable[[int, Mapping[str, Any]], None]
-"""on_report(gmi_id, values)."""
+logger = logging.getLogger(__name__)
 
 
 def core_groups(num_gmis: int) -> Cluster:
@@ -51,215 +61,38 @@ def core_groups(num_gmis: int) -> Cluster:
 
 
 @dataclass(kw_only=True)
-class GMIManager:
+class GMIManager(GMISet):
     """Launches GMIs and watches them: one process per GMI, bound to its device before it starts.
 
     A GMI that dies is noticed at once, by the kernel; one that neither communicates nor reports for
-    `deadline_s`, or lets others wait for so long, counts as hung. Either ends the run with an error
-    that names id, role, device and the last that is known of it.
+    `deadline_s`, or lets others wait for so long, counts as hung. Either is told of by id, role,
+    device and the last that is known of it; what follows is up to `on_failure`.
 
     Attributes:
-        cluster: The devices; `core_groups(n)`, or any layout applied to this host's cores.
-        seed: Decides every GMI's `rng`.
-        deadline_s: See above.
-        shm_dir: Mount for the shared memory.
-        gmis: GMIs added so far.
-        checkpoints: The last checkpoint of each GMI of the present or last run.
-        failed: GMIs that died or hung in the last run.
-        trace: What the GMIs of the last run did when; None before it and if it failed.
+        on_failure: What happens when a GMI dies or hangs: "raise" = the run ends with the error;
+            "restart" = all are started again and go on from their checkpoints; "drop" = the same
+            without the failed ones, their links re-planned for who is left, ids counted anew. An
+            error of a GMI's own code ends the run: it would come again.
+        max_recoveries: How often per run; the next failure ends it.
+        checkpoint_dir: Folder for checkpoints, so that `resume_from` finds them in another process;
+            None = they are kept in memory only.
+        failed: GMIs that died or hung in the last run, or in its last attempt.
+        recoveries: Failures that the last run has got over.
+        trace: What the GMIs of the last run did when, in its last attempt; None before it and if it
+            failed.
     """
 
-    cluster: Cluster
-    seed: int = 0
-    deadline_s: float = DEADLINE_S
-    shm_dir: str = "/dev/shm"
-    gmis: list[GMISpec] = field(default_factory=list, init=False)
-    checkpoints: dict[int, Saved] = field(default_factory=dict, init=False)
+    on_failure: OnFailure = "raise"
+    max_recoveries: int = 3
+    checkpoint_dir: Path | None = None
     failed: tuple[int, ...] = field(default=(), init=False)
+    recoveries: list[Recovery] = field(default_factory=list, init=False)
     trace: GMITrace | None = field(default=None, init=False)
-    _links: list[Link] = field(default_factory=list, init=False)
+    _store: CheckpointStore = field(default_factory=CheckpointStore, init=False)
 
     def __post_init__(self) -> None:
-        check_cores(self.cluster)
-
-    # -- layout ----------------------------------------------------------------------------------
-
-    def add_gmi(
-        self,
-        gmi_class: type[GMI],
-        role: str,
-        device: str | int,
-        settings: Mapping[str, Any] | None = None,
-        resume: Saved | None = None,
-    ) -> int:
-        """Adds a GMI and returns its id.
-
-        Args:
-            gmi_class: The user's class, importable by name or from the script that runs.
-            role: What it does; GMIs of one role are a group.
-            device: Name or position; every device has one GMI at most.
-            settings: What the class reads as `self.settings`.
-            resume: Checkpoint that it goes on from, of this GMI or another.
-
-        Raises:
-            ConfigError: If the device is unknown or taken, or the class cannot be imported.
-        """
-        names = [d.name for d in self.cluster.devices]
-        name = names[device] if isinstance(device, int) and device < len(names) else str(device)
-        if name not in names:
-            raise ConfigError(f"device {name!r} of a GMI is unknown; {nearest(name, names)}")
-        taken = {spec.device.name: spec for spec in self.gmis}
-        if name in taken:
-            raise ConfigError(
-                f"a device has one GMI, and {name!r} is that of {taken[name].title} already"
-            )
-        spec = GMISpec(
-            gmi_id=len(self.gmis),
-            role=role,
-            device=self.cluster.devices[names.index(name)],
-            source=_source(gmi_class),
-            class_name=gmi_class.__qualname__,
-            settings=dict(settings or {}),
-            first_step=0 if resume is None else resume.step,
-            state=None if resume is None else resume.state,
-        )
-        self.gmis.append(spec)
-        return spec.gmi_id
-
-    def group(self, role: str | None = None, parent: str | None = None) -> tuple[int, ...]:
-        """Returns the ids of all GMIs with a role, on a processor, or both.
-
-        Raises:
-            ConfigError: If there is none.
-        """
-        found = tuple(
-            spec.gmi_id
-            for spec in self.gmis
-            if role in (None, spec.role) and parent in (None, spec.device.parent)
-        )
-        if not found:
-            roles = sorted({spec.role for spec in self.gmis})
-            raise ConfigError(
-                f"no GMI has role {role!r} on processor {parent!r}; roles so far: {roles}"
-            )
-        return found
-
-    # -- communication ---------------------------------------------------------------------------
-
-    def add_collective(
-        self,
-        name: str,
-        group: Sequence[int],
-        num_elements: int,
-        dtype: str = "float32",
-        schedule: AllReduceSchedule | None = None,
-        kernel: CollectiveKernel = CollectiveKernel.shared_memory,
-    ) -> None:
-        """Adds an all-reduce over a group.
-
-        Args:
-            name: Its name.
-            group: GMI ids.
-            num_elements: Length of every member's array.
-            dtype: numpy's name of the type.
-            schedule: A composition of `doppler.graphs.collectives`; None = direct, where chunk c is
-                added by member c and read by all.
-            kernel: What does it: shared memory, gloo, or one of those for arrays on GPUs.
-
-        Raises:
-            ConfigError: If the name is taken, the schedule is for another number of members, or it
-                is given beside a kernel that has its own.
-        """
-        if schedule is not None and kernel is not CollectiveKernel.shared_memory:
-            raise ConfigError(
-                f"a schedule is for shared memory, and collective {name!r} has {schedule.name!r} "
-                f"beside kernel {kernel.value!r}"
-            )
-        schedule = schedule or direct(len(group))
-        if schedule.num_members != len(group):
-            raise ConfigError(
-                f"collective {name!r} has {len(group)} members, and schedule {schedule.name!r} is "
-                f"for {schedule.num_members}"
-            )
-        layout = AllReduceLayout(schedule=schedule, num_elements=num_elements, dtype=dtype)
-        members = self._known(group)
-        self._add(Collective(name=name, members=members, layout=layout, kernel=kernel))
-
-    def add_channel(
-        self,
-        name: str,
-        producers: Sequence[int],
-        consumers: Sequence[int],
-        packages: Sequence[Package],
-        batch: int,
-        num_slots: int = 4,
-        when_full: WhenFull = WhenFull.block,
-    ) -> None:
-        """Adds an experience channel: every producer feeds every consumer.
-
-        Args:
-            name: Its name.
-            producers: Ids of the GMIs that send.
-            consumers: Ids of those that receive.
-            packages: Fields of a record.
-            batch: Records per batch.
-            num_slots: Batches that a ring holds before its producer waits.
-            when_full: What the producer does then.
-
-        Raises:
-            ConfigError: If the name is taken, or a GMI is on both sides.
-        """
-        if both := set(producers) & set(consumers):
-            raise ConfigError(
-                f"a GMI is on one side of a channel, and GMI {min(both)} is on both of {name!r}"
-            )
-        layout = BatchLayout(group_packages(packages), batch)
-        self._add(
-            Channel(
-                name=name,
-                producers=self._known(producers),
-                consumers=self._known(consumers),
-                ring=RingLayout(layout, num_slots),
-                when_full=when_full,
-            )
-        )
-
-    def add_weights(
-        self, name: str, publisher: int, readers: Sequence[int], num_bytes: int
-    ) -> None:
-        """Adds weights that one GMI publishes and others read, always the newest.
-
-        Raises:
-            ConfigError: If the name is taken.
-        """
-        (publisher,) = self._known([publisher])
-        self._add(
-            Weights(
-                name=name, publisher=publisher, readers=self._known(readers), num_bytes=num_bytes
-            )
-        )
-
-    @property
-    def communication(self) -> Communication:
-        """All links, and where they lie."""
-        return Communication(num_gmis=len(self.gmis), links=tuple(self._links))
-
-    def describe(self) -> str:
-        """Returns layout and communication as text, one line each."""
-        lines = [f"layout {self.cluster.name}: {len(self.gmis)} GMIs, seed {self.seed}"]
-        for spec in self.gmis:
-            device = spec.device
-            lines.append(
-                f"  GMI {spec.gmi_id}  role {spec.role}  device {device.name} "
-                f"(cores {','.join(map(str, device.cores))}; {num_threads(device)} threads; "
-                f"{device.share:.0%} of {device.parent}; {device.memory_bytes / 2**30:.1f} GiB)"
-            )
-        total = self.communication.size_bytes
-        lines.append(f"communication: {total / 2**20:.2f} MiB of {self.shm_dir}")
-        lines += [f"  {_describe(link)}" for link in self._links]
-        return "\n".join(lines)
-
-    # -- running ---------------------------------------------------------------------------------
+        super().__post_init__()
+        check_on_failure(self.on_failure)
 
     def run(
         self, num_episodes: int, num_steps: int, on_report: Report | None = None
@@ -269,7 +102,8 @@ class GMIManager:
         Args:
             num_episodes: Handed to every GMI's `run`.
             num_steps: Likewise.
-            on_report: Called with what GMIs report, while they run.
+            on_report: Called with what GMIs report, while they run; after a recovery they report
+                again what they do again.
 
         Raises:
             ConfigError: If there is no GMI.
@@ -279,12 +113,56 @@ class GMIManager:
         """
         if not self.gmis:
             raise ConfigError("a run has at least one GMI, and none was added")
-        self.checkpoints, self.failed, self.trace = {}, (), None
+        self.recoveries = []
+        self._store = CheckpointStore(self.checkpoint_dir)
+        self._store.start_from(self.gmis)
+        begun = {spec.device.name: spec for spec in self.gmis}
+        try:
+            while True:
+                try:
+                    return self._attempt(num_episodes, num_steps, on_report)
+                except (WorkerDiedError, WorkerHungError) as error:
+                    if self.on_failure == "raise" or len(self.recoveries) >= self.max_recoveries:
+                        raise
+                    self._recover(error, time.monotonic())
+        finally:  # another run begins where this one has begun
+            self.gmis = [replace(begun[spec.device.name], gmi_id=spec.gmi_id) for spec in self.gmis]
+
+    def resume_from(self, folder: Path) -> None:
+        """Lets all GMIs added so far go on from the checkpoints of a folder (`checkpoint_dir`).
+
+        Raises:
+            FormatError: If a file is no checkpoint, or one of another role or class.
+        """
+        points = resume_points(self.gmis, self._links, read_history(folder, self.gmis))
+        self.gmis = list(resumed(self.gmis, points))
+
+    @property
+    def checkpoints(self) -> dict[int, Saved]:
+        """The last checkpoint of each GMI of the present or last run."""
+        return {gmi_id: kept[-1] for gmi_id, kept in self._store.history.items()}
+
+    def _attempt(
+        self, num_episodes: int, num_steps: int, on_report: Report | None
+    ) -> tuple[Any, ...]:
+        """Runs all GMIs once."""
+        self.failed, self.trace = (), None
+        gmis = tuple(self.gmis)
         team = GMITeam(
-            tuple(self.gmis), self.communication, self.seed, self.deadline_s, self.shm_dir
+            gmis,
+            self.communication,
+            self.seed,
+            self.deadline_s,
+            self.shm_dir,
+            attempt=len(self.recoveries),
         )
         try:
-            ended = team.run(num_episodes, num_steps, on_report, self.checkpoints)
+            ended = team.run(
+                num_episodes,
+                num_steps,
+                on_report,
+                lambda gmi_id, saved: self._store.put(gmis[gmi_id], saved),
+            )
             self.trace = GMITrace(
                 cluster=self.cluster,
                 gmis=tuple(replace(spec, state=None) for spec in self.gmis),
@@ -297,6 +175,39 @@ class GMIManager:
             self.failed = tuple(sorted(team.failed))
             team.end()
 
+    def _recover(self, error: ExecutionError, detected_at: float) -> None:
+        """Prepares the next attempt.
+
+        Raises:
+            ExecutionError: The given one, if who is left cannot go on.
+        """
+        leaving = self.failed if self.on_failure == "drop" else ()
+        points = resume_points(self.gmis, self._links, self._store.history, leaving)
+        titles = tuple(self.gmis[gmi_id].title for gmi_id in self.failed)
+        try:
+            links = links_without(self._links, len(self.gmis), leaving)
+        except ConfigError as reason:
+            error.add_note(str(reason))
+            raise error from reason
+        gmis = resumed(self.gmis, points, leaving)
+        if not gmis:
+            raise error
+        sizes = {link.name: len(link.participants) for link in self._links}
+        for link in links:
+            if isinstance(link, Collective) and len(link.members) < sizes[link.name]:
+                self.choices.pop(link.name, None)  # it was measured for more members
+        self.gmis, self._links = list(gmis), links
+        self._store.start_from(gmis)
+        recovery = Recovery(
+            error=str(error),
+            failed=titles,
+            detected_at=detected_at,
+            steps={g.role: min(o.first_step for o in gmis if o.role == g.role) for g in gmis},
+            num_gmis=len(gmis),
+        )
+        self.recoveries.append(recovery)
+        logger.warning("%s: %s", self.on_failure, recovery)
+
     def survivors(self) -> tuple[int, ...]:
         """Returns the ids of the GMIs that neither died nor hung in the last run."""
         return tuple(spec.gmi_id for spec in self.gmis if spec.gmi_id not in self.failed)
@@ -305,61 +216,3 @@ class GMIManager:
         """Returns the newest checkpoint of any GMI (of a role), None if there is none."""
         saved = [s for gmi_id, s in self.checkpoints.items() if gmi_id in self.group(role)]
         return max(saved, key=lambda s: s.step, default=None)
-
-    def _known(self, ids: Sequence[int]) -> tuple[int, ...]:
-        for gmi_id in ids:
-            if not 0 <= gmi_id < len(self.gmis):
-                raise ConfigError(f"GMIs are 0 to {len(self.gmis) - 1}, and a link names {gmi_id}")
-        if not ids or len(set(ids)) < len(ids):
-            raise ConfigError(f"a group has GMIs, each once, and it is {list(ids)}")
-        return tuple(ids)
-
-    def _add(self, link: Link) -> None:
-        if any(other.name == link.name for other in self._links):
-            raise ConfigError(f"links have unique names, and {link.name!r} is taken")
-        self._links.append(link)
-
-
-def _source(gmi_class: type[GMI]) -> str:
-    """Module by name, or the file of the script that runs."""
-    if "<locals>" in gmi_class.__qualname__:
-        raise ConfigError(
-            f"the class of a GMI stands at the top of its module, and {gmi_class.__qualname__!r} "
-            f"stands in a function"
-        )
-    if gmi_class.__module__ != "__main__":
-        return gmi_class.__module__
-    file = getattr(sys.modules["__main__"], "__file__", None)
-    if file is None:
-        raise ConfigError(
-            f"the class of a GMI lies in a file, and {gmi_class.__qualname__!r} was typed in"
-        )
-    return str(Path(file).resolve())
-
-
-def _describe(link: Link) -> str:
-    if isinstance(link, Collective):
-        layout = link.layout
-        item = np.dtype(layout.dtype).itemsize
-        shared = link.kernel is CollectiveKernel.shared_memory
-        how = layout.schedule.name if shared else f"by {link.kernel.value}"
-        return (
-            f"all-reduce {link.name}: GMIs {_ids(link.members)}, {how}, "
-            f"{layout.num_elements} x {layout.dtype} ({layout.num_elements * item / 1024:.1f} KiB)"
-        )
-    if isinstance(link, Channel):
-        batch = link.ring.batch
-        return (
-            f"channel {link.name}: GMIs {_ids(link.producers)} -> {_ids(link.consumers)}, "
-            f"{len(batch.channels)} packed channels, {batch.batch} records "
-            f"({batch.size_bytes / 1024:.1f} KiB) per batch, {link.ring.num_slots} batches per "
-            f"ring, full: {link.when_full.value}"
-        )
-    return (
-        f"weights {link.name}: GMI {link.publisher} -> {_ids(link.readers)}, "
-        f"{link.num_bytes / 1024:.1f} KiB"
-    )
-
-
-def _ids(ids: Sequence[int]) -> str:
-    return ",".join(map(str, ids))

@@ -15,6 +15,7 @@ class Summer(GMI):
     def run(self, num_episodes, num_steps):
         total = np.zeros(8) if self.state is None else self.state["total"].copy()
         failing = self.settings.get("fails") == self.gmi_id
+        failing &= self.attempt < self.settings.get("failures", 1)
         for step in range(self.first_step, num_episodes):
             if failing and step == self.settings["at"]:
                 self.fail()

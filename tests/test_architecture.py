@@ -29,6 +29,7 @@ def modules_after(code):
         ("import doppler", ("numpy", "torch", "doppler.core")),
         ("import doppler.core.dispatcher, doppler.core.serialize", ("numpy", "torch", "networkx")),
         ("import simulator.compiled, simulator.runtime", ("torch", "executor", "doppler.planners")),
+        ("import doppler.gmi", ("torch", "numba", "doppler.planners")),
         ("import executor.runtime", ("torch", "simulator", "doppler.planners", "numba")),
         ("import doppler.planners.heft", ("torch", "executor")),
     ],

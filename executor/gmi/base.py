@@ -36,6 +36,7 @@ class GMIContext:
         board: Where it says what it does.
         control: The way to the parent.
         seed: Of the whole set.
+        attempt: How often the set was started before, in the same run.
         deadline_ns: How long others are waited for.
         spans: Where it is written down what it does when.
     """
@@ -46,6 +47,7 @@ class GMIContext:
     board: StatusBoard
     control: ControlSocket
     seed: int
+    attempt: int
     deadline_ns: int
     spans: SpanLog
 
@@ -65,7 +67,8 @@ class GMI:
         settings: What the manager was given for it.
         first_step: Step of the checkpoint that it goes on from, else 0.
         state: Arrays of that checkpoint, or None.
-        rng: Random numbers of its own: seed and id decide them.
+        attempt: How often all GMIs were started before because some failed, in the same run.
+        rng: Random numbers of its own: seed, id and attempt decide them.
     """
 
     def __init__(self, context: GMIContext) -> None:
@@ -76,7 +79,9 @@ class GMI:
         self.rank = self.group.index(own.gmi_id)
         self.settings = own.settings
         self.first_step, self.state = own.first_step, own.state
-        self.rng = np.random.default_rng([context.seed, own.gmi_id])
+        self.attempt = context.attempt
+        again = [self.attempt] if self.attempt else []
+        self.rng = np.random.default_rng([context.seed, own.gmi_id, *again])
         # Of the instance, so that the user's own classes need not think of it.
         self.train = context.spans.wrapped(TRAIN, self.train)  # type: ignore[method-assign]
         self.collective = context.spans.wrapped(  # type: ignore[method-assign]
@@ -112,6 +117,11 @@ class GMI:
     def is_communicating(self) -> bool:
         """True while another thread of this GMI is within a link."""
         return self._context.board.read(self.gmi_id).waits
+
+    def first_step_of(self, role: str) -> int:
+        """Returns the least step that a GMI of a role goes on from, 0 if there is none."""
+        steps = [spec.first_step for spec in self._context.gmis if spec.role == role]
+        return min(steps, default=0)
 
     # -- what the runtime offers -----------------------------------------------------------------
 

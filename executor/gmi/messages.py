@@ -23,6 +23,7 @@ class Begin:
         deadline_ns: Whoever is awaited for longer counts as hung.
         share: What it owns of a GPU; None for a core group.
         store_fd: File through which members of a library's collectives meet, -1 if there is none.
+        attempt: How often the set was started before, in the same run.
     """
 
     gmis: tuple[GMISpec, ...]
@@ -32,6 +33,7 @@ class Begin:
     deadline_ns: int
     share: GpuShare | None = None
     store_fd: int = -1
+    attempt: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,7 @@ WAIT_SLACK_S = 2.0
 
 Answer = TypeVar("Answer", Ready, Finished)
 Report = Callable[[int, Mapping[str, Any]], None]
+Keep = Callable[[int, Saved], None]
 
 
 @dataclass(slots=True)
@@ -41,6 +42,14 @@ class _Seen:
 
 class GMITeam:
     """One process per GMI.
+
+    Args:
+        gmis: Who they are.
+        communication: Their links.
+        seed: Of the whole set.
+        deadline_s: Who is silent for so long counts as hung.
+        shm_dir: Mount for the shared memory.
+        attempt: How often they were started before, in the same run.
 
     Attributes:
         failed: GMIs that died or hung.
@@ -56,6 +65,7 @@ class GMITeam:
         seed: int,
         deadline_s: float,
         shm_dir: str,
+        attempt: int = 0,
     ) -> None:
         self.failed: set[int] = set()
         self._gmis = gmis
@@ -90,6 +100,7 @@ class GMITeam:
                     deadline_ns=int(deadline_s * 1e9),
                     share=shares[spec.gmi_id],
                     store_fd=store_fd,
+                    attempt=attempt,
                 )
                 with contextlib.suppress(ControlClosedError):  # told of when it is awaited
                     self._workers[spec.gmi_id].control.send(begin)
@@ -105,19 +116,25 @@ class GMITeam:
         self,
         num_episodes: int,
         num_steps: int,
-        on_report: Report | None,
-        checkpoints: dict[int, Saved],
+        on_report: Report | None = None,
+        on_saved: Keep | None = None,
     ) -> tuple[Finished, ...]:
-        """Runs all and returns how they ended; checkpoints are put where the caller keeps them.
+        """Runs all and returns how they ended.
+
+        Args:
+            num_episodes: Handed to every GMI's `run`.
+            num_steps: Likewise.
+            on_report: Called with what GMIs report.
+            on_saved: Called with their checkpoints.
 
         Raises:
             WorkerDiedError, WorkerHungError, KernelError: Name the GMI.
         """
-        self._collect(Ready, START_S, on_report, checkpoints)
+        self._collect(Ready, START_S, on_report, on_saved)
         for worker in self._workers:
             with contextlib.suppress(ControlClosedError):
                 worker.control.send(Run(num_episodes, num_steps))
-        answers = self._collect(Finished, None, on_report, checkpoints)
+        answers = self._collect(Finished, None, on_report, on_saved)
         return tuple(answers[spec.gmi_id] for spec in self._gmis)
 
     def end(self) -> None:
@@ -137,7 +154,7 @@ class GMITeam:
         answer: type[Answer],
         limit_s: float | None,
         on_report: Report | None,
-        checkpoints: dict[int, Saved],
+        on_saved: Keep | None,
     ) -> dict[int, Answer]:
         """Waits for one answer of every GMI; `limit_s` None: only silence has a limit."""
         answers: dict[int, Answer] = {}
@@ -154,7 +171,8 @@ class GMITeam:
             if isinstance(message, Reported) and on_report is not None:
                 on_report(gmi_id, message.values)
             elif isinstance(message, Saved):
-                checkpoints[gmi_id] = message
+                if on_saved is not None:
+                    on_saved(gmi_id, message)
             elif isinstance(message, Failed) and message.blames_other:
                 accused_at = accused_at or time.monotonic()
                 accused[gmi_id] = message

@@ -153,6 +153,7 @@ def _serve(control: ControlSocket, shared_fd: int) -> None:
                     board=board,
                     control=control,
                     seed=begin.seed,
+                    attempt=begin.attempt,
                     deadline_ns=begin.deadline_ns,
                     spans=spans,
                 )

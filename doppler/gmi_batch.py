@@ -1,0 +1,137 @@
+"""Records per batch of an experience channel: an analytic choice, then measured near it.
+
+The paper's metric (`top_mov`) chooses how packages are grouped; the batch cancels out of it. So the
+analytic choice is ours: a batch costs a fixed time beside its bytes, which speaks for large ones,
+and a ring that leaves the cache of a core is read from memory, which ends the gain.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from doppler.core.cluster import Device
+from doppler.core.errors import ConfigError
+from doppler.gmi_choice import TrialOptions, run_trial
+from executor.experience.flow import WhenFull
+from executor.experience.packages import (
+    BatchLayout,
+    Package,
+    choose_batch,
+    group_packages,
+    top_mov,
+)
+from executor.experience.ring import RingLayout
+from executor.gmi.communication import Channel
+from executor.gmi.trials import MoveTrial
+
+CACHE_BYTES = 1 << 20
+"""Taken for the cache of a core where the system does not tell."""
+NEAR = (-2, -1, 0, 1, 2)
+"""Powers of two beside the analytic choice that are measured."""
+MOVED_BYTES = 8 << 20
+"""Moved per measurement at least, and at least four of the largest batches."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchChoice:
+    """Which batch a channel has, and why.
+
+    Attributes:
+        batch: Records per batch.
+        analytic: The analytic choice.
+        records_per_s: Measured rate per batch size.
+        num_rounds: Measurements that each rate is the median of.
+        top_mov: The paper's metric of the grouping, in bytes.
+    """
+
+    batch: int
+    analytic: int
+    records_per_s: dict[int, float]
+    num_rounds: int
+    top_mov: float
+
+    def describe(self) -> str:
+        """Returns the figures as text, one batch size per line."""
+        lines = [
+            f"batch {self.batch} (analytic {self.analytic}; TOP_mov {self.top_mov:.1f} bytes), "
+            f"medians of {self.num_rounds} measurements"
+        ]
+        lines += [f"  {b}: {rate / 1e6:.2f} M records/s" for b, rate in self.records_per_s.items()]
+        return "\n".join(lines)
+
+
+def analytic_batch(packages: Sequence[Package], num_slots: int, cache_bytes: int) -> int:
+    """Returns the largest power of two with which a ring takes half of a cache, 1 at least."""
+    record_bytes = sum(package.num_bytes for package in packages)
+    fitting = cache_bytes // (2 * num_slots * record_bytes)
+    return 1 << max(0, fitting.bit_length() - 1)
+
+
+def measured_batch(
+    producer: Device,
+    consumer: Device,
+    packages: Sequence[Package],
+    num_slots: int,
+    num_sent: int,
+    options: TrialOptions | None = None,
+) -> BatchChoice:
+    """Returns the batch for a channel: the fastest of the powers of two near the analytic choice.
+
+    Args:
+        producer: Device of a GMI that sends.
+        consumer: Device of one that receives.
+        packages: Fields of a record.
+        num_slots: Batches that a ring holds.
+        num_sent: Records per call of `send`.
+        options: How it is measured.
+
+    Raises:
+        ConfigError: If there is less than one record per call.
+        CapacityError: If memory or shared memory do not suffice.
+        WorkerDiedError, WorkerHungError: If a process of the trial fails.
+    """
+    if num_sent < 1:
+        raise ConfigError(f"a call of send has at least one record, and it has {num_sent}")
+    groups = group_packages(packages)
+    analytic = analytic_batch(packages, num_slots, cache_bytes(producer))
+    batches = sorted({max(1, int(analytic * 2.0**power)) for power in NEAR})
+    links = {
+        str(batch): Channel(
+            name=str(batch),
+            producers=(0,),
+            consumers=(1,),
+            ring=RingLayout(BatchLayout(groups, batch), num_slots),
+            when_full=WhenFull.block,
+        )
+        for batch in batches
+    }
+    record_bytes = sum(package.num_bytes for package in packages)
+    piece = math.lcm(num_sent, batches[-1])  # whole calls of `send`, whole training batches
+    num_records = piece * -(-max(4 * batches[-1], MOVED_BYTES // record_bytes) // piece)
+    settings = {
+        "packages": BatchLayout(groups, 1).packages,
+        "num_records": num_records,
+        "num_sent": num_sent,
+        "num_received": batches[-1],
+    }
+    medians, num_rounds = run_trial(MoveTrial, (producer, consumer), links, settings, options)
+    rates = {b: num_records * 1e9 / ns for b, ns in zip(batches, medians, strict=True)}
+    return BatchChoice(
+        batch=choose_batch(batches, rates.__getitem__),
+        analytic=analytic,
+        records_per_s=rates,
+        num_rounds=num_rounds,
+        top_mov=float(top_mov(groups)),
+    )
+
+
+def cache_bytes(device: Device) -> int:
+    """Returns the second-level cache of the first core of a device, or what is taken for it."""
+    core = min(device.cores, default=0)
+    file = Path(f"/sys/devices/system/cpu/cpu{core}/cache/index2/size")
+    try:
+        text = file.read_text(encoding="ascii").strip()
+    except OSError:
+        return CACHE_BYTES
+    return int(text.removesuffix("K")) << 10 if text.endswith("K") else CACHE_BYTES

@@ -1,0 +1,282 @@
+"""Ways for GMIs to communicate, chosen by simulation and then by measuring the best of them.
+
+What is measured runs in processes of its own, on the devices of the GMIs that will communicate,
+before any of these starts. The fastest median wins; among equals the one that the simulation (or
+the analytic choice) prefers, so equal medians give equal choices.
+"""
+
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from doppler.core.cluster import Cluster, Device, Link
+from doppler.core.collective import AllReduceSchedule
+from doppler.core.costs import make_costs
+from doppler.core.plan import Plan
+from doppler.core.problem import Problem
+from doppler.graphs.collective_ops import FORWARD_KIND, REDUCE_KIND, PlanScore, rank_compositions
+from doppler.graphs.collectives import candidates, direct
+from executor.collectives.shared import AllReduceLayout
+from executor.gmi.base import GMI
+from executor.gmi.communication import Collective, Communication, GMISpec
+from executor.gmi.communication import Link as GMILink
+from executor.gmi.team import GMITeam
+from executor.gmi.trials import CONTROL, ReduceTrial
+from simulator.runtime import SimPyRuntime
+
+TOP = 3
+"""Compositions that are measured, the best simulated ones."""
+NUM_ROUNDS = 60
+MEASURE_S = 2.0
+WARM_UP = 2
+"""Rounds that are run first and not counted: memory is touched for the first time."""
+STEP_NS = 3000
+"""What a step of a schedule costs beside its bytes, in the simulation."""
+LINK_NS = 1000
+COST_BYTES = 256 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialOptions:
+    """How trials are run.
+
+    Attributes:
+        seconds: After so long no round of measurements begins.
+        shm_dir: Mount for the shared memory.
+        deadline_s: A process that is silent for so long counts as hung.
+    """
+
+    seconds: float = MEASURE_S
+    shm_dir: str = "/dev/shm"
+    deadline_s: float = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompositionRow:
+    """A composition with its times.
+
+    Attributes:
+        schedule: The composition.
+        simulated_ns: Simulated time of a call.
+        measured_ns: Median time of a call, None if it is not among the best simulated ones.
+    """
+
+    schedule: AllReduceSchedule
+    simulated_ns: int
+    measured_ns: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompositionChoice:
+    """Which composition an all-reduce takes, and why.
+
+    Attributes:
+        rows: All that were looked at, best simulated first.
+        num_rounds: Calls that each median is of; 0 where there was nothing to choose.
+    """
+
+    rows: tuple[CompositionRow, ...]
+    num_rounds: int
+
+    @property
+    def schedule(self) -> AllReduceSchedule:
+        """The fastest that was measured; the best simulated one if none was."""
+        measured = [row for row in self.rows if row.measured_ns is not None]
+        return min(measured or self.rows[:1], key=lambda row: row.measured_ns or 0).schedule
+
+    def describe(self) -> str:
+        """Returns the figures as text, one composition per line."""
+        lines = [f"{self.schedule.name}, of {len(self.rows)}, medians of {self.num_rounds} calls"]
+        for row in self.rows:
+            measured = "" if row.measured_ns is None else f", measured {row.measured_ns / 1e3:.0f}"
+            lines.append(
+                f"  {row.schedule.name} ({len(row.schedule.steps)} steps): simulated "
+                f"{row.simulated_ns / 1e3:.0f}{measured} us"
+            )
+        return "\n".join(lines)
+
+
+def compositions(parents: Sequence[str]) -> tuple[AllReduceSchedule, ...]:
+    """Returns what runs in shared memory between members, each schedule once.
+
+    Args:
+        parents: Processor of each member. Members of one processor are a group; beside that all
+            are taken for one group, and an even number of them for two halves.
+    """
+    members = list(range(len(parents)))
+    half = len(members) // 2
+    cuts = [[members], [[m for m in members if parents[m] == p] for p in dict.fromkeys(parents)]]
+    if len(members) % 2 == 0 and half > 1:
+        cuts.append([members[:half], members[half:]])
+    found: dict[object, AllReduceSchedule] = {}
+    for groups in cuts:
+        for schedule in candidates(groups):
+            steps = tuple((step.home, frozenset(step.inputs)) for step in schedule.steps)
+            found.setdefault((steps, schedule.results), schedule)
+    return tuple(found.values())
+
+
+def simulated_compositions(
+    devices: Sequence[Device], num_bytes: int
+) -> tuple[tuple[AllReduceSchedule, int], ...]:
+    """Returns every composition with its simulated time in ns, fastest first.
+
+    The cost of a byte is measured, in a few ms, on the core that this process is on; more members
+    than cores share them.
+
+    Args:
+        devices: Device of each member.
+        num_bytes: Bytes of one member's part.
+    """
+    count = len(devices)
+    cores = {core for device in devices for core in device.cores}
+    crowding = max(1.0, count / len(cores)) if cores else 1.0
+    score = _simulator(crowding * _ns_per_byte())
+    schedules = compositions([device.parent or device.name for device in devices])
+    cluster = _host_cluster(count)
+    ranked = rank_compositions(schedules, cluster, range(count), num_bytes, score)
+    return tuple((choice.schedule, choice.time_ns) for choice in ranked if choice.time_ns)
+
+
+def choose_composition(
+    devices: Sequence[Device],
+    num_elements: int,
+    dtype: str,
+    options: TrialOptions | None = None,
+) -> CompositionChoice:
+    """Returns the composition for an all-reduce: simulated, then the best measured in turns.
+
+    One member has nothing to choose and starts no process.
+
+    Args:
+        devices: Device of each member.
+        num_elements: Length of every member's array.
+        dtype: numpy's name of its type.
+        options: How the best are measured.
+
+    Raises:
+        CapacityError: If memory or shared memory do not suffice.
+        WorkerDiedError, WorkerHungError: If a process of the trial fails.
+    """
+    if len(devices) == 1:
+        row = CompositionRow(schedule=direct(1), simulated_ns=0, measured_ns=None)
+        return CompositionChoice(rows=(row,), num_rounds=0)
+    ranked = simulated_compositions(devices, num_elements * np.dtype(dtype).itemsize)
+    members = tuple(range(len(devices)))
+    links = {
+        str(index): Collective(
+            name=str(index),
+            members=members,
+            layout=AllReduceLayout(schedule=schedule, num_elements=num_elements, dtype=dtype),
+        )
+        for index, (schedule, _) in enumerate(ranked[:TOP])
+    }
+    settings = {"num_elements": num_elements, "dtype": dtype}
+    medians, num_rounds = run_trial(ReduceTrial, devices, links, settings, options)
+    rows = tuple(
+        CompositionRow(
+            schedule=schedule,
+            simulated_ns=simulated_ns,
+            measured_ns=medians[index] if index < len(medians) else None,
+        )
+        for index, (schedule, simulated_ns) in enumerate(ranked)
+    )
+    return CompositionChoice(rows=rows, num_rounds=num_rounds)
+
+
+def run_trial(
+    trial: type[GMI],
+    devices: Sequence[Device],
+    links: Mapping[str, GMILink],
+    settings: Mapping[str, Any],
+    options: TrialOptions | None = None,
+) -> tuple[list[float], int]:
+    """Returns the median time of each link in ns, and of how many rounds.
+
+    A time is from the last member's start to the last member's end.
+
+    Args:
+        trial: Class of `executor.gmi.trials`.
+        devices: Device of each member.
+        links: What is measured.
+        settings: Of the class, beside those of every trial.
+        options: How it is run.
+
+    Raises:
+        CapacityError: If memory or shared memory do not suffice.
+        WorkerDiedError, WorkerHungError: If a process fails.
+    """
+    options = options or TrialOptions()
+    gmis = tuple(
+        GMISpec(
+            gmi_id=gmi_id,
+            role="trial",
+            device=device,
+            source=trial.__module__,
+            class_name=trial.__qualname__,
+            settings={**settings, "links": tuple(links), "seconds": options.seconds},
+        )
+        for gmi_id, device in enumerate(devices)
+    )
+    meeting = Collective(
+        name=CONTROL,
+        members=tuple(range(len(gmis))),
+        layout=AllReduceLayout(schedule=direct(len(gmis), 1), num_elements=1, dtype="float64"),
+    )
+    communication = Communication(num_gmis=len(gmis), links=(meeting, *links.values()))
+    team = GMITeam(gmis, communication, 0, options.deadline_s, options.shm_dir)
+    try:
+        ended = team.run(WARM_UP + NUM_ROUNDS, 0)
+    finally:
+        team.end()
+    spans = np.stack([finished.result for finished in ended])
+    return _medians_ns(spans)
+
+
+def _medians_ns(spans: npt.NDArray[np.int64]) -> tuple[list[float], int]:
+    """Medians per link, and their number, of spans [members, rounds, links, 2]."""
+    times = spans[..., 1].max(axis=0) - spans[..., 0].max(axis=0)
+    counted = times[min(WARM_UP, len(times) - 1) :]
+    return [float(np.median(column)) for column in counted.T], len(counted)
+
+
+def _simulator(ns_per_byte: float) -> PlanScore:
+    # Few plans, so the engine that every GMI can load in little time, with the user's module.
+    def score(problem: Problem, plan: Plan) -> int:
+        rows = []
+        for op in problem.graph.ops:
+            moved = op.bytes_moved
+            if op.kind not in (REDUCE_KIND, FORWARD_KIND):
+                moved = 2 * max(sum(op.outputs), moved)  # a part is copied in, a sum out
+            rows.append((round(STEP_NS + ns_per_byte * moved),) * problem.cluster.num_devices)
+        costs = make_costs(problem, tuple(rows))
+        return SimPyRuntime(costs).run(problem, plan, 1).makespan_ns
+
+    return score
+
+
+def _ns_per_byte() -> float:
+    """Time per byte that an addition reads or writes."""
+    data = np.ones((3, COST_BYTES // 4), np.float32)
+    times = []
+    for _ in range(50):
+        start = time.perf_counter_ns()
+        np.add(data[0], data[1], out=data[2])
+        times.append(time.perf_counter_ns() - start)
+    return statistics.median(times) / data.nbytes
+
+
+def _host_cluster(count: int) -> Cluster:
+    """Members that share the memory of one host."""
+    devices = tuple(
+        Device(name=f"member{m}", kind="cpu", parent="cpu", copy_engines=0) for m in range(count)
+    )
+    links = tuple(
+        Link(src=a.name, dst=b.name, latency_ns=LINK_NS) for a in devices for b in devices if a != b
+    )
+    return Cluster(name="host", devices=devices, links=links)

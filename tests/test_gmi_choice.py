@@ -1,0 +1,160 @@
+"""Compositions and batches that are chosen by simulating and measuring."""
+
+import gmi_classes
+import numpy as np
+import pytest
+from test_gmi import cluster_of, expected_total, manager_of, no_process_left, summers
+
+from doppler import gmi_batch, gmi_choice
+from doppler.core.cluster import Device
+from doppler.core.errors import ConfigError
+from doppler.gmi import AUTO, CollectiveKernel, Package
+from doppler.gmi_batch import analytic_batch, cache_bytes, measured_batch
+from doppler.gmi_choice import (
+    CompositionChoice,
+    CompositionRow,
+    TrialOptions,
+    choose_composition,
+    compositions,
+    simulated_compositions,
+)
+from doppler.graphs.collectives import direct, ring, tree
+
+pytestmark = pytest.mark.timeout(120)
+
+
+def choice_of(*times):
+    schedules = [direct(4), ring(4), tree(4)]
+    rows = tuple(
+        CompositionRow(schedule=schedule, simulated_ns=simulated, measured_ns=measured)
+        for schedule, (simulated, measured) in zip(schedules, times, strict=True)
+    )
+    return CompositionChoice(rows=rows, num_rounds=9)
+
+
+@pytest.mark.parametrize(
+    ("times", "name"),
+    [
+        ([(1000, 5000.0), (2000, 4000.0), (3000, None)], "ring"),
+        ([(1000, 4000.0), (2000, 4000.0), (3000, 4000.0)], "direct"),  # equal: best simulated
+        ([(1000, None), (2000, None), (3000, None)], "direct"),
+    ],
+)
+def test_the_fastest_measured_is_chosen_and_the_best_simulated_among_equals(times, name):
+    assert choice_of(*times).schedule.name == name
+
+
+def test_the_figures_of_a_choice_can_be_read():
+    text = choice_of((1000, 5000.0), (2000, 4000.0), (3000, None)).describe()
+    assert text.splitlines() == [
+        "ring, of 3, medians of 9 calls",
+        "  direct (4 steps): simulated 1, measured 5 us",
+        "  ring (20 steps): simulated 2, measured 4 us",
+        "  tree (3 steps): simulated 3 us",
+    ]
+
+
+def test_times_are_from_the_last_start_to_the_last_end_and_the_first_rounds_do_not_count():
+    spans = np.zeros((2, 5, 1, 2), np.int64)  # members, rounds, links, start and end
+    spans[0, :, 0] = [[0, 900], [0, 900], [10, 30], [10, 40], [10, 80]]
+    spans[1, :, 0] = [[0, 900], [0, 900], [15, 20], [5, 45], [20, 50]]
+    assert gmi_choice._medians_ns(spans) == ([35.0], 3)  # 30 - 15, 45 - 10, 80 - 20
+    assert gmi_choice._medians_ns(spans[:, :1]) == ([900.0], 1)
+
+
+def test_every_schedule_is_a_candidate_once_over_processors_and_halves():
+    found = compositions(["cpu"] * 4)
+    names = [schedule.name for schedule in found]
+    assert {"direct", "ring", "tree", "local_leader", "multi_ring"} == set(names)
+    assert names.count("local_leader") == 2  # of all members, and of two halves
+    keys = {(tuple((s.home, frozenset(s.inputs)) for s in f.steps), f.results) for f in found}
+    assert len(keys) == len(found)
+    halves = {f.steps for f in compositions(["a", "a", "b", "b"])}
+    assert halves == {f.steps for f in found}  # two processors are the two halves
+    assert len(compositions(["a", "b", "b"])) > len(compositions(["cpu"] * 3))
+
+
+def test_more_bytes_and_fewer_cores_take_longer_in_the_simulation():
+    def times(num_bytes, *cores):
+        devices = [
+            Device(name=f"d{i}", kind="cpu", parent="cpu", cores=own) for i, own in enumerate(cores)
+        ]
+        return {s.name: ns for s, ns in simulated_compositions(devices, num_bytes)}
+
+    few, many = times(1 << 10, (0,), (1,)), times(1 << 24, (0,), (1,))
+    crowded = times(1 << 24, (0,), (0,))
+    assert all(few[name] < many[name] < crowded[name] for name in few)
+
+
+def test_one_member_has_nothing_to_choose(monkeypatch):
+    monkeypatch.setattr(gmi_choice, "run_trial", None)
+    choice = choose_composition(cluster_of(1).devices, 8, "float32")
+    assert choice.schedule.num_members == 1
+    assert choice.num_rounds == 0
+
+
+def test_a_collective_takes_the_composition_that_was_the_fastest_here():
+    manager = summers(3, schedule=AUTO)
+    choice = manager.choices["gradient"]
+    measured = [row for row in choice.rows if row.measured_ns is not None]
+    assert len(measured) == gmi_choice.TOP
+    assert measured == list(choice.rows[: gmi_choice.TOP])
+    assert 1 <= choice.num_rounds <= gmi_choice.NUM_ROUNDS
+    assert min(row.measured_ns for row in measured) > 0
+    assert manager.communication.links[0].layout.schedule == choice.schedule
+    assert f"    {choice.describe().splitlines()[0]}" in manager.describe()
+    assert list(manager.run(5, 0)) == [expected_total(3, 5)] * 3
+    assert no_process_left()
+
+
+def test_measuring_ends_when_its_time_is_up():
+    devices = cluster_of(2).devices
+    choice = choose_composition(devices, 8, "float64", TrialOptions(seconds=0.0))
+    assert choice.num_rounds == 1
+    assert no_process_left()
+
+
+def test_other_kernels_and_taken_names_are_refused_before_anything_is_measured(monkeypatch):
+    manager = summers(2)
+    monkeypatch.setattr("doppler.gmi_set.choose_composition", None)
+    monkeypatch.setattr("doppler.gmi_set.measured_batch", None)
+    with pytest.raises(ConfigError, match="has 'auto' beside kernel 'gloo'"):
+        manager.add_collective("g", (0, 1), 8, schedule=AUTO, kernel=CollectiveKernel.gloo)
+    with pytest.raises(ConfigError, match="'gradient' is taken"):
+        manager.add_collective("gradient", (0, 1), 8, schedule=AUTO)
+    with pytest.raises(ConfigError, match="'gradient' is taken"):
+        manager.add_channel("gradient", [0], [1], [Package("x", "float32")], batch=AUTO)
+
+
+def test_the_analytic_batch_is_the_largest_whose_ring_takes_half_a_cache():
+    packages = [Package("state", "float32", (60,)), Package("done", "uint8")]  # 241 bytes
+    assert analytic_batch(packages, num_slots=4, cache_bytes=1 << 20) == 512  # 543 fit
+    assert analytic_batch(packages, num_slots=4, cache_bytes=1000) == 1
+    device = Device(name="d", kind="cpu", parent="cpu", cores=(10**6,))  # no such core
+    assert cache_bytes(device) == gmi_batch.CACHE_BYTES
+
+
+def test_a_channel_takes_the_batch_that_was_the_fastest_here(monkeypatch):
+    monkeypatch.setattr(gmi_batch, "MOVED_BYTES", 1 << 16)
+    monkeypatch.setattr(gmi_batch, "cache_bytes", lambda device: 1 << 14)
+    manager = manager_of("agent", "trainer")
+    agent = manager.add_gmi(gmi_classes.Producer, "agent", 0)
+    trainer = manager.add_gmi(gmi_classes.Consumer, "trainer", 1, {"producers": 1})
+    fields = [
+        Package("producer", "int64"),
+        Package("number", "int64"),
+        Package("weight", "float32", (2,)),
+    ]  # 24 bytes
+    manager.add_channel("experience", [agent], [trainer], fields, batch=AUTO, num_sent=16)
+    choice = manager.choices["experience"]
+    assert choice.analytic == 64  # 16,384 / (2 * 4 * 24) = 85
+    assert list(choice.records_per_s) == [16, 32, 64, 128, 256]
+    assert choice.records_per_s[choice.batch] == max(choice.records_per_s.values())
+    assert choice.top_mov == 4.0  # 16 bytes in 2 packages and 8 in 1, over 2 channels each
+    assert manager.communication.links[0].ring.batch.batch == choice.batch
+    assert f"    batch {choice.batch} (analytic 64; " in manager.describe()
+    manager.add_weights("policy", trainer, [agent], num_bytes=16)
+    assert manager.run(num_episodes=2, num_steps=32)[trainer] == {agent: list(range(64))}
+    assert no_process_left()
+    with pytest.raises(ConfigError, match="at least one record, and it has 0"):
+        measured_batch(*manager.cluster.devices, fields, 4, num_sent=0)
