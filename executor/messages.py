@@ -175,3 +175,16 @@ class Failed:
 
     what: str
     text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoRoom:
+    """From a worker: tensors did not fit into the memory of its device.
+
+    Attributes:
+        what: What the worker did ("op 'env[3]' in iteration 17").
+        text: The reason, with bytes wanted and free.
+    """
+
+    what: str
+    text: str

@@ -94,6 +94,7 @@ class CoreExecutor:
             PlanError: If the plan or the problem does not fit this executor.
             ExecutionError: If a worker dies or hangs or the job's code raises; the executor is then
                 closed.
+            CapacityError: If tensors do not fit into the memory of a device; likewise.
             DeadlockError: If nothing is in flight and work is left; likewise.
             KeyboardInterrupt: On Ctrl-C, with what was running; likewise.
         """

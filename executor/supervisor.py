@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NoReturn, TypeVar
 
 from doppler.core.errors import (
+    CapacityError,
     DeadlockError,
     KernelError,
     WorkerDiedError,
@@ -15,7 +16,7 @@ from executor.board import Activity, BoardReader, DeviceStatus
 from executor.control import ControlClosedError
 from executor.deadlines import Deadlines
 from executor.launch.local import WorkerProcess
-from executor.messages import Blocked, Failed, Report
+from executor.messages import Blocked, Failed, NoRoom, Report
 from executor.waiting import wait_for_answers
 
 DEADLOCK_LOOKS = 3
@@ -82,6 +83,7 @@ class Supervisor:
 
         Raises:
             ExecutionError: If a worker dies, fails or hangs.
+            CapacityError: If tensors do not fit into the memory of a device.
             DeadlockError: If nothing is in flight and work is left.
         """
         return self._wait(devices, answer, _Watch(self, self._boards, self._deadlines).look)
@@ -138,6 +140,9 @@ class Supervisor:
         def is_answer(device: int, message: object) -> bool:
             if isinstance(message, Failed):
                 self._raise_failed(device, message)
+            if isinstance(message, NoRoom):
+                name = self.workers[device].device.name
+                raise CapacityError(f"{message.text} (device {name!r}, {message.what})")
             if not isinstance(message, answer) or device not in asked - answers.keys():
                 raise AssertionError(f"device {device} sent {message!r} out of turn")
             answers[device] = message

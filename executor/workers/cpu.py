@@ -32,6 +32,7 @@ from executor.messages import (
     Exported,
     Failed,
     Go,
+    NoRoom,
     Prepare,
     Profile,
     Profiled,
@@ -48,7 +49,7 @@ from executor.workers.polling import Poll, shorten_naps
 from executor.workers.profiling import ProfileRun
 from executor.workers.resident import process_tensors
 from executor.workers.resident_op import Residence
-from executor.workers.runners import InlineRunner, JobCodeError, Runner, ThreadRunner
+from executor.workers.runners import InlineRunner, JobCodeError, NoRoomError, Runner, ThreadRunner
 from executor.workers.segment import Segment, SegmentTables
 
 
@@ -151,7 +152,7 @@ class Worker:
         """Obeys messages until `Stop`.
 
         Raises:
-            JobCodeError: If a kernel raises.
+            OpError: If an op fails.
         """
         prepared: Segment | ProfileRun | None = None
         while True:
@@ -299,6 +300,8 @@ def _serve(control: ControlSocket, shared_fd: int) -> None:
             worker.build_job(accelerator)
             control.send(Done())
             worker.serve()
+    except NoRoomError as error:
+        control.send(NoRoom(what=worker.describe_op(error.op, error.iteration), text=error.text))
     except JobCodeError as error:
         control.send(Failed(what=worker.describe_op(error.op, error.iteration), text=error.text))
     except ControlClosedError:

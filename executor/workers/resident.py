@@ -7,13 +7,15 @@ buffers. A version goes to host memory at once if a device of another process re
 that computes on the host reads it, or at the end of a segment, so that between segments host memory
 holds everything.
 
-Lifetime: a buffer is allocated once and kept while the process lives, and a place is written again
-only after the credits of all its readers, whose ops have waited for their streams. So no memory
-returns to torch's allocator while a stream may still use it, and `record_stream` is not needed.
+Lifetime: a buffer is allocated once and kept while the process runs plans in which its ops make or
+read that output. A place is written again only after the credits of all its readers, whose ops have
+waited for their streams, and buffers are freed between segments. So no memory returns to torch's
+allocator while a stream may still use it, and `record_stream` is not needed.
 """
 
+import os
 import threading
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -22,6 +24,9 @@ import numpy as np
 from doppler.core.errors import CapacityError
 from executor.launch.gpus import load_module
 from executor.workers.handover import Handover, handover_of
+
+Output = tuple[int, int]
+"""Op and output."""
 
 
 class Version(NamedTuple):
@@ -158,6 +163,13 @@ class ResidentTensors:
         for buffer in list(self._buffers.values()):
             buffer.number = buffer.host = None
 
+    def keep_only(self, outputs: Collection[Output]) -> None:
+        """Frees the buffers of all other outputs. Nothing runs, all has been settled."""
+        with self._lock:
+            gone = [key for key in self._buffers if key[:2] not in outputs]
+            for key in gone:
+                self.allocated_bytes -= self._buffers.pop(key).tensor.nbytes
+
     def _export(self, buffer: _Buffer) -> None:
         self._handover.wait(buffer.mark)
         assert buffer.host is not None
@@ -177,14 +189,42 @@ class ResidentTensors:
         return buffer
 
     def _allocate(self, num_bytes: int) -> _Buffer:
-        total = self.allocated_bytes + num_bytes
-        if self._limit_bytes and total > self._limit_bytes:
-            raise CapacityError(
-                f"tensors on a device fit into the memory that it owns, and those of {self._owner} "
-                f"take {total} bytes with the next one, of {self._limit_bytes} bytes"
-            )
-        self.allocated_bytes = total
-        return _Buffer(self._torch.empty(num_bytes, dtype=self._torch.uint8, device=self._device))
+        if self._limit_bytes and self.allocated_bytes + num_bytes > self._limit_bytes:
+            raise self._no_room(num_bytes, self._limit_bytes - self.allocated_bytes)
+        try:
+            tensor = self._torch.empty(num_bytes, dtype=self._torch.uint8, device=self._device)
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+            raise self._no_room(num_bytes, self._free_bytes()) from error
+        self.allocated_bytes += num_bytes
+        return _Buffer(tensor)
+
+    def no_room_beside(self, error: Exception) -> CapacityError:
+        """Returns what to raise where a kernel found too little memory beside the tensors."""
+        reason = str(error).splitlines()[0]
+        return CapacityError(
+            f"a kernel fits beside the tensors into the memory of its device, and {self._owner} "
+            f"with {self.allocated_bytes} bytes of tensors has too little: {reason}"
+        )
+
+    def _no_room(self, num_bytes: int, free_bytes: int) -> CapacityError:
+        return CapacityError(
+            f"tensors fit into the memory of the device that they are on, and {self._owner} with "
+            f"{self.allocated_bytes} bytes of tensors wants {num_bytes} more, of which "
+            f"{free_bytes} are free"
+        )
+
+    def _free_bytes(self) -> int:
+        if self._torch.device(self._device).type == "cuda":
+            return int(self._torch.cuda.mem_get_info(self._device)[0])
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """True if torch raised it because memory did not suffice; on cores its type does not tell."""
+    torch: Any = load_module("torch")
+    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
 
 
 class _ProcessTensors:

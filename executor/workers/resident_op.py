@@ -13,9 +13,7 @@ from executor.job import Kernel, TensorKernel
 from executor.launch.gpus import load_module
 from executor.workers.accelerator import Accelerator
 from executor.workers.bound_op import BoundOp
-from executor.workers.resident import ResidentTensors, Version
-
-Output = tuple[int, int]
+from executor.workers.resident import Output, ResidentTensors, Version, is_out_of_memory
 
 
 @dataclass(kw_only=True)
@@ -37,8 +35,20 @@ class Residence:
     crossing: frozenset[Output] = frozenset()
 
     def prepare(self, graph: DataflowGraph, plan: Plan) -> None:
-        """Gets ready for a segment under a plan: what lies in host memory is the truth."""
+        """Gets ready for a segment under a plan: what lies in host memory is the truth.
+
+        Buffers of earlier plans that no device of the process needs under this one are freed.
+        """
         self.tensors.forget()
+        here = [device in self.neighbours for device in plan.placement]
+        read = {(edge.src, edge.output) for edge in graph.edges if here[edge.dst]}
+        made = {
+            (op, output)
+            for op, spec in enumerate(graph.ops)
+            if here[op]
+            for output in range(len(spec.outputs))
+        }
+        self.tensors.keep_only(read | made)
         self.crossing = self.recorded | {
             (edge.src, edge.output)
             for edge in graph.edges
@@ -111,11 +121,16 @@ class ResidentOp(BoundOp):
                 Version(self._op, output, iteration, place, host)
                 for output, host in enumerate(outputs)
             ]
-            self._compute(
-                iteration,
+            arguments = [
                 [tensors.read(version) for version in operands],
                 [tensors.target(version) for version in results],
-            )
+            ]
+            try:
+                self._compute(iteration, *arguments)
+            except RuntimeError as error:
+                if not is_out_of_memory(error):
+                    raise
+                raise tensors.no_room_beside(error) from error
             for version in results:
                 crosses = (version.op, version.output) in residence.crossing
                 tensors.written(version, crosses)

@@ -11,18 +11,27 @@ from typing import Any, Protocol
 import numpy as np
 
 from doppler.core.dispatcher import RunOp
+from doppler.core.errors import CapacityError
 from executor.board import BoardWriter
 from executor.workers.bound_op import Call
 
 
-class JobCodeError(Exception):
-    """Raised in a worker when code of the job raised; carries the traceback as text."""
+class OpError(Exception):
+    """Raised in a worker when an op has failed; carries the reason as text."""
 
     def __init__(self, op: int, iteration: int, text: str) -> None:
         super().__init__(text)
         self.op = op
         self.iteration = iteration
         self.text = text
+
+
+class JobCodeError(OpError):
+    """Raised in a worker when code of the job raised; carries the traceback as text."""
+
+
+class NoRoomError(OpError):
+    """Raised in a worker when the tensors of an op do not fit; carries bytes and device as text."""
 
 
 # Command, iteration over the job's life, kernel, inputs, outputs: a plain tuple, because one is
@@ -42,7 +51,7 @@ class Runner(Protocol):
         """Returns the calls that have ended since the last time.
 
         Raises:
-            JobCodeError: If a kernel raised.
+            OpError: If an op has failed.
         """
         ...
 
@@ -78,7 +87,7 @@ class ThreadRunner:
 
     def __init__(self, board: BoardWriter, num_streams: int) -> None:
         self._board = board
-        self._completed: deque[Completion | JobCodeError] = deque()
+        self._completed: deque[Completion | OpError] = deque()
         self._calls: list[queue.SimpleQueue[KernelCall | None]] = [
             queue.SimpleQueue() for _ in range(num_streams)
         ]
@@ -98,7 +107,7 @@ class ThreadRunner:
         completions: list[Completion] = []
         while self._completed:
             item = self._completed.popleft()
-            if isinstance(item, JobCodeError):
+            if isinstance(item, OpError):
                 raise item
             completions.append(item)
         return completions
@@ -114,7 +123,7 @@ class ThreadRunner:
         while (call := calls.get()) is not None:
             try:
                 self._completed.append(_execute(call, self._board))
-            except JobCodeError as error:
+            except OpError as error:
                 self._completed.append(error)
 
 
@@ -124,6 +133,8 @@ def _execute(call: KernelCall, board: BoardWriter) -> Completion:
     board.begin(command.stream, command.op, iteration, start_ns)
     try:
         kernel(iteration, inputs, outputs)
+    except CapacityError as error:
+        raise NoRoomError(command.op, iteration, str(error)) from error
     except Exception as error:
         raise JobCodeError(command.op, iteration, traceback.format_exc()) from error
     return command, start_ns, time.monotonic_ns()

@@ -121,7 +121,7 @@ class Segment:
         """Runs until all ops have ended and every message of the segment has arrived.
 
         Raises:
-            JobCodeError: If a kernel raises.
+            OpError: If an op fails.
         """
         while not self._is_drained():
             if self._round():

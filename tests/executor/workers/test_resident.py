@@ -6,6 +6,8 @@ Core groups with tensors of their own stand for GPUs; threads of one process for
 import dataclasses
 import mmap
 import threading
+import weakref
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -88,8 +90,41 @@ def test_memory_that_the_devices_own_is_not_exceeded():
     tensors = ResidentTensors("cpu", HostHandover(), limit_bytes=20, owner="device(s) 'g0'")
     tensors.read(version(0, host_bytes(0)))
     tensors.read(version(1, host_bytes(0)))
-    with pytest.raises(CapacityError, match=r"of device\(s\) 'g0' take 24 bytes .* of 20 bytes"):
+    message = r"device\(s\) 'g0' with 16 bytes of tensors wants 8 more, of which 4 are free"
+    with pytest.raises(CapacityError, match=message):
         tensors.read(version(2, host_bytes(0)))
+    assert tensors.allocated_bytes == 16
+
+
+def test_what_torch_has_no_room_for_is_a_matter_of_capacity_and_other_errors_are_not(monkeypatch):
+    tensors = ResidentTensors("cpu", HostHandover(), owner="device(s) 'g0'")
+    huge = np.broadcast_to(np.uint8(0), (1 << 50,))  # the machine has no such memory
+    with pytest.raises(CapacityError, match=rf"'g0' with 0 .* wants {1 << 50} more, .* \d+ are"):
+        tensors.target(version(0, huge))
+    assert tensors.allocated_bytes == 0
+    for error, raised in (
+        (torch.OutOfMemoryError("CUDA out of memory."), CapacityError),
+        (RuntimeError("an illegal memory access was encountered"), RuntimeError),
+    ):
+        monkeypatch.setattr(torch, "empty", Mock(side_effect=error))
+        with pytest.raises(raised) as caught:
+            tensors.target(version(1, host_bytes(0)))
+        assert type(caught.value) is raised
+
+
+def test_buffers_of_outputs_that_nobody_needs_are_freed():
+    tensors = ResidentTensors("cpu", HostHandover(), limit_bytes=24)
+    host = host_bytes(3)
+    gone = weakref.ref(tensors.read(version(0, host, op=1)))
+    tensors.read(version(1, host, op=1))
+    kept = tensors.read(version(0, host, op=2, output=1))
+    with pytest.raises(CapacityError, match="24 bytes of tensors wants 8 more, of which 0 are"):
+        tensors.read(version(0, host, op=3))
+    tensors.keep_only({(2, 1), (3, 0)})
+    assert gone() is None
+    assert tensors.allocated_bytes == 8
+    tensors.read(version(0, host, op=3))
+    assert tensors.read(version(0, host, op=2, output=1)).data_ptr() == kept.data_ptr()
 
 
 class Log:
@@ -253,6 +288,38 @@ def test_a_new_segment_trusts_host_memory():
     assert after.tolist() == [1] * BYTES
 
 
+def test_a_plan_frees_what_only_the_plan_before_needed_here():
+    problem = problem_of(toy_graph())
+    tensors = ResidentTensors("cpu", HostHandover())
+    residence = Residence(
+        accelerator=Accelerator(torch_device="cpu"), tensors=tensors, neighbours=frozenset({0})
+    )
+    residence.prepare(problem.graph, plan_of(problem, *PLACEMENT))
+    for op, spec in enumerate(problem.graph.ops):
+        for output in range(len(spec.outputs)):
+            tensors.read(version(0, np.zeros(1 << op, np.uint8), op=op, output=output))
+
+    def kept_bytes(*placement):
+        residence.prepare(problem.graph, plan_of(problem, *placement))
+        return tensors.allocated_bytes
+
+    assert kept_bytes(*PLACEMENT) == 1 + 2 + 4 + 4 + 8 + 16 + 32 + 64  # all are made or read here
+    # Device 0 runs a0 and a2 alone, which read the input, the join and a2.
+    assert kept_bytes(1, 0, 1, 1, 1, 1, 0, 1) == 1 + 2 + 32 + 64
+    assert kept_bytes(1, 1, 1, 1, 1, 1, 1, 1) == 0
+
+
+def test_a_kernel_that_has_too_little_memory_beside_the_tensors_says_so():
+    ops, _, _, _ = ops_on_two_devices()
+
+    def compute(iteration, operands, results):
+        torch.empty(1 << 50, dtype=torch.uint8)
+
+    ops[1]._compute = compute
+    with pytest.raises(CapacityError, match=f"this process with 192 bytes .* {1 << 50} bytes"):
+        run_op(ops, 1, 0)
+
+
 def test_what_other_processes_read_crosses_and_so_does_what_is_recorded():
     problem = problem_of(toy_graph())
     residence = Residence(
@@ -316,6 +383,27 @@ def test_own_tensors_change_no_bit(seed, processes, monkeypatch):
         monkeypatch.setattr(team, "Seating", OneProcess)
     found = values_after(problem, plans, ExecutorOptions(own_tensors=True), on_host)
     assert found == expected
+
+
+@pytest.mark.parametrize("num_streams", [1, 2])
+def test_a_run_whose_tensors_do_not_fit_names_device_op_and_bytes(num_streams, monkeypatch):
+    """One stream runs kernels in the worker's loop, two on threads of their own."""
+    problem = unbound(problem_of(toy_graph(), num_streams=num_streams))
+    devices = tuple(
+        dataclasses.replace(device, memory_bytes=5 * BYTES) for device in problem.cluster.devices
+    )
+    cluster = dataclasses.replace(problem.cluster, devices=devices)
+    problem = dataclasses.replace(problem, cluster=cluster)
+    message = (
+        rf"device\(s\) 'core\d' with {5 * BYTES} bytes of tensors wants {BYTES} more, of which 0 "
+        rf"are free \(device 'core\d', op '\w+' in iteration \d+\)"
+    )
+    with CoreExecutor(
+        JobSpec(path="toy_job:TensorToyJob"), problem, ExecutorOptions(own_tensors=True)
+    ) as executor:
+        with pytest.raises(CapacityError, match=message):
+            executor.run(problem, plan_of(problem, *PLACEMENT), 10)
+        assert executor.survivors() == (0, 1)
 
 
 def test_edges_that_read_the_newest_version_work_on_own_tensors(monkeypatch):
