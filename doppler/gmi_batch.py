@@ -1,8 +1,9 @@
 """Records per batch of an experience channel: an analytic choice, then measured near it.
 
 The paper's metric (`top_mov`) chooses how packages are grouped; the batch cancels out of it. So the
-analytic choice is ours: a batch costs a fixed time beside its bytes, which speaks for large ones,
-and a ring that leaves the cache of a core is read from memory, which ends the gain.
+analytic choice is ours. A batch costs about what a call of `send` does, beside its bytes: with some
+tens of calls per batch nothing more is gained. A ring that leaves the cache of a core is read from
+memory.
 """
 
 import math
@@ -29,8 +30,12 @@ CACHE_BYTES = 1 << 20
 """Taken for the cache of a core where the system does not tell."""
 NEAR = (-2, -1, 0, 1, 2)
 """Powers of two beside the analytic choice that are measured."""
-MOVED_BYTES = 8 << 20
-"""Moved per measurement at least, and at least four of the largest batches."""
+MOVED_BATCHES = 8
+"""Moved per measurement, of the largest."""
+ENOUGH_CALLS = 64
+"""Calls of `send` per batch after which its fixed cost is small."""
+TOLERANCE = 0.03
+"""A smaller batch is preferred if its rate is lower by no more than this part."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,11 +66,16 @@ class BatchChoice:
         return "\n".join(lines)
 
 
-def analytic_batch(packages: Sequence[Package], num_slots: int, cache_bytes: int) -> int:
-    """Returns the largest power of two with which a ring takes half of a cache, 1 at least."""
+def analytic_batch(
+    packages: Sequence[Package], num_slots: int, num_sent: int, cache_bytes: int
+) -> int:
+    """Returns the largest power of two, 1 at least, that is of use.
+
+    With it a ring takes no more than half of a cache, and a batch no more than `ENOUGH_CALLS`.
+    """
     record_bytes = sum(package.num_bytes for package in packages)
-    fitting = cache_bytes // (2 * num_slots * record_bytes)
-    return 1 << max(0, fitting.bit_length() - 1)
+    useful = min(cache_bytes // (2 * num_slots * record_bytes), ENOUGH_CALLS * num_sent)
+    return 1 << max(0, useful.bit_length() - 1)
 
 
 def measured_batch(
@@ -94,7 +104,7 @@ def measured_batch(
     if num_sent < 1:
         raise ConfigError(f"a call of send has at least one record, and it has {num_sent}")
     groups = group_packages(packages)
-    analytic = analytic_batch(packages, num_slots, cache_bytes(producer))
+    analytic = analytic_batch(packages, num_slots, num_sent, cache_bytes(producer))
     batches = sorted({max(1, int(analytic * 2.0**power)) for power in NEAR})
     links = {
         str(batch): Channel(
@@ -106,9 +116,8 @@ def measured_batch(
         )
         for batch in batches
     }
-    record_bytes = sum(package.num_bytes for package in packages)
     piece = math.lcm(num_sent, batches[-1])  # whole calls of `send`, whole training batches
-    num_records = piece * -(-max(4 * batches[-1], MOVED_BYTES // record_bytes) // piece)
+    num_records = piece * -(-MOVED_BATCHES * batches[-1] // piece)
     settings = {
         "packages": BatchLayout(groups, 1).packages,
         "num_records": num_records,
@@ -118,7 +127,7 @@ def measured_batch(
     medians, num_rounds = run_trial(MoveTrial, (producer, consumer), links, settings, options)
     rates = {b: num_records * 1e9 / ns for b, ns in zip(batches, medians, strict=True)}
     return BatchChoice(
-        batch=choose_batch(batches, rates.__getitem__),
+        batch=choose_batch(batches, rates.__getitem__, TOLERANCE),
         analytic=analytic,
         records_per_s=rates,
         num_rounds=num_rounds,

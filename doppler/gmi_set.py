@@ -188,9 +188,9 @@ class GMISet:
             producers: Ids of the GMIs that send.
             consumers: Ids of those that receive.
             packages: Fields of a record.
-            batch: Records per batch: more are moved faster, and arrive later; "auto" = the fastest
-                here (`choices` tells why): measured at once, for a few seconds, in processes on
-                the devices of the first producer and the first consumer.
+            batch: Records per batch: more are moved faster, and arrive later; "auto" = the
+                smallest of about the fastest here (`choices` tells why): measured at once, for a
+                few seconds, in processes on the devices of the first producer and consumer.
             num_slots: Batches that a ring holds before its producer waits, two or more.
             when_full: What the producer does then.
             num_sent: Records per call of `send`, for "auto".

@@ -126,16 +126,16 @@ def test_other_kernels_and_taken_names_are_refused_before_anything_is_measured(m
         manager.add_channel("gradient", [0], [1], [Package("x", "float32")], batch=AUTO)
 
 
-def test_the_analytic_batch_is_the_largest_whose_ring_takes_half_a_cache():
+def test_the_analytic_batch_fills_half_a_cache_or_takes_64_calls():
     packages = [Package("state", "float32", (60,)), Package("done", "uint8")]  # 241 bytes
-    assert analytic_batch(packages, num_slots=4, cache_bytes=1 << 20) == 512  # 543 fit
-    assert analytic_batch(packages, num_slots=4, cache_bytes=1000) == 1
+    assert analytic_batch(packages, num_slots=4, num_sent=16, cache_bytes=1 << 20) == 512  # 543 fit
+    assert analytic_batch(packages, num_slots=4, num_sent=5, cache_bytes=1 << 20) == 256  # 64 x 5
+    assert analytic_batch(packages, num_slots=4, num_sent=16, cache_bytes=1000) == 1
     device = Device(name="d", kind="cpu", parent="cpu", cores=(10**6,))  # no such core
     assert cache_bytes(device) == gmi_batch.CACHE_BYTES
 
 
 def test_a_channel_takes_the_batch_that_was_the_fastest_here(monkeypatch):
-    monkeypatch.setattr(gmi_batch, "MOVED_BYTES", 1 << 16)
     monkeypatch.setattr(gmi_batch, "cache_bytes", lambda device: 1 << 14)
     manager = manager_of("agent", "trainer")
     agent = manager.add_gmi(gmi_classes.Producer, "agent", 0)
@@ -149,7 +149,8 @@ def test_a_channel_takes_the_batch_that_was_the_fastest_here(monkeypatch):
     choice = manager.choices["experience"]
     assert choice.analytic == 64  # 16,384 / (2 * 4 * 24) = 85
     assert list(choice.records_per_s) == [16, 32, 64, 128, 256]
-    assert choice.records_per_s[choice.batch] == max(choice.records_per_s.values())
+    enough = (1 - gmi_batch.TOLERANCE) * max(choice.records_per_s.values())
+    assert choice.batch == min(b for b, rate in choice.records_per_s.items() if rate >= enough)
     assert choice.top_mov == 4.0  # 16 bytes in 2 packages and 8 in 1, over 2 channels each
     assert manager.communication.links[0].ring.batch.batch == choice.batch
     assert f"    batch {choice.batch} (analytic 64; " in manager.describe()

@@ -84,12 +84,15 @@ def top_mov(channels: Sequence[Channel]) -> Fraction:
     )
 
 
-def choose_batch(candidates: Iterable[int], measure: Callable[[int], float]) -> int:
-    """Returns the batch with the largest measured rate; the smallest one among equals.
+def choose_batch(
+    candidates: Iterable[int], measure: Callable[[int], float], tolerance: float = 0.0
+) -> int:
+    """Returns the smallest batch whose measured rate is (about) the largest: its records come soon.
 
     Args:
         candidates: Records per batch to try.
         measure: Rate (bytes or records per s) of a batch size.
+        tolerance: Part of the largest rate that may be missing.
 
     Raises:
         ConfigError: If there is no candidate.
@@ -97,7 +100,8 @@ def choose_batch(candidates: Iterable[int], measure: Callable[[int], float]) -> 
     rates = {batch: measure(batch) for batch in sorted(set(candidates))}
     if not rates:
         raise ConfigError("a batch is chosen from at least one candidate, and there is none")
-    return max(rates, key=lambda batch: (rates[batch], -batch))
+    enough = (1.0 - tolerance) * max(rates.values())
+    return min(batch for batch, rate in rates.items() if rate >= enough)
 
 
 @dataclass(frozen=True)

@@ -176,6 +176,10 @@ class GMI:
         with self._within(index):
             end.collect(out, version, self._context.deadline_ns)
 
+    def staleness(self, name: str | None = None) -> dict[int, int]:
+        """Returns records received so far, by versions that their weights were behind ours."""
+        return dict(self._end(Batcher, name)[1].staleness)
+
     def publish_weights(self, values: npt.NDArray[Any], name: str | None = None) -> int:
         """Publishes weights and returns their version, 1 for the first.
 

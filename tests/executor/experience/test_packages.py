@@ -85,6 +85,8 @@ def test_fields_lie_apart_and_channels_together(packages, batch):
 def test_batch_is_chosen_by_its_rate():
     rates = {8: 1.0, 16: 3.0, 32: 3.0}
     assert choose_batch([32, 8, 16, 8], rates.__getitem__) == 16
+    assert choose_batch(rates, rates.__getitem__, tolerance=0.6) == 16
+    assert choose_batch(rates, rates.__getitem__, tolerance=0.7) == 8
     with pytest.raises(ConfigError, match="at least one candidate"):
         choose_batch([], rates.__getitem__)
 
