@@ -2,7 +2,8 @@
 
 Bandwidth of Ant-sized records (60 + 8 numbers and four scalars), `--step` records per agent step.
 All move the same records from arrays of the agent to training batches of the trainer:
-- packed: our channels, batch chosen by measuring;
+- packed: our channels, batch chosen by the library (`doppler.gmi_batch`), as for
+  `add_channel(batch="auto")`;
 - per_field: the same rings, one message per field of a step;
 - queue: torch.multiprocessing.Queue, one tuple of tensors per step; queue_joined: one tensor of all
   fields per step (as far as types allow). `packed_over_queue` is over the faster of the two;
@@ -29,12 +30,13 @@ from executor_overhead import cpu_times, foreign_cpu
 from support.channel_churn import ANT, Churn, fields
 from support.common import finish
 
+from doppler.core.cluster import Device
+from doppler.gmi_batch import measured_batch
 from executor.experience.flow import Batcher, Migrator, Packer
 from executor.experience.packages import (
     BatchLayout,
     Channel,
     Package,
-    choose_batch,
     group_packages,
     top_mov,
 )
@@ -51,12 +53,21 @@ TARGETS = {
 SEED = 0
 RECORD_BYTES = sum(package.num_bytes for package in ANT)
 TRAINING_BATCH = 4096
-BATCHES = (64, 256, 1024, 4096)
 NUM_SLOTS = 4
 MIB = 1 << 20
 
 Send = Callable[[dict[str, np.ndarray]], None]
 Receive = Callable[[tuple[np.ndarray, ...]], None]
+
+
+def cores() -> tuple[Device, Device]:
+    """Returns the devices of agent and trainer: the first and the last usable core."""
+    usable = sorted(os.sched_getaffinity(0))
+    first, last = (
+        Device(name=name, kind="cpu", parent="cpu", cores=(core,))
+        for name, core in (("agent", usable[0]), ("trainer", usable[-1]))
+    )
+    return first, last
 
 
 def training_arrays() -> tuple[np.ndarray, ...]:
@@ -218,15 +229,9 @@ def main() -> None:
         seed=SEED,
     ).run()
     few = 20 * TRAINING_BATCH // step
-    rates: dict[int, float] = {}
-
-    def rate(batch: int) -> float:
-        found = [measure(8 * few, step, *packed(batch)) for _ in range(3)]
-        rates[batch] = statistics.median(found)
-        return rates[batch]
-
-    batch = choose_batch(BATCHES, rate)
-    print("packed MiB/s by batch: " + ", ".join(f"{b}: {r:.0f}" for b, r in rates.items()))
+    choice = measured_batch(*cores(), ANT, NUM_SLOTS, step)
+    batch = choice.batch
+    print(choice.describe(), flush=True)
     kinds: dict[str, Callable[[], float]] = {
         "packed": lambda: measure(8 * few, step, *packed(batch)),
         "per_field": lambda: measure(2 * few, step, *per_field(step)),
@@ -243,6 +248,7 @@ def main() -> None:
     figures = {f"{kind}_mib_per_s": value for kind, value in medians.items()}
     figures |= {
         "batch": batch,
+        "analytic_batch": choice.analytic,
         "channels": len(channels),
         "top_mov": float(top_mov(channels)),
         "packed_over_queue": medians["packed"] / max(medians["queue"], medians["queue_joined"]),

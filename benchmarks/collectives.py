@@ -6,11 +6,13 @@ the sum in its own array (so copies in and out of shared memory count). `in plac
 gradients that are written in shared memory in the first place. `worst_over_gloo`: the largest, over
 sizes and processes, of (median latency of the chosen composition) / (that of gloo), plain arrays.
 
-The planner simulates the compositions with measured costs, measures the best `--top` of them, and
-chooses the fastest; `chosen_over_best` is the largest ratio of the chosen one to the best of all in
-the final measurement. `foreign_cores` says how many cores other programs kept busy meanwhile.
+What chooses is the library (`doppler.gmi_choice`), as for `add_collective(schedule="auto")`: it
+simulates the compositions, measures the best of them in processes of its own, and takes the
+fastest; `chosen_over_best` is the largest ratio of the chosen one to the best of all in the final
+measurement. All processes, gloo's too, are bound to the cores that GMIs would have.
+`foreign_cores` says how many cores other programs kept busy meanwhile.
 
-Usage: python benchmarks/collectives.py [--rounds N] [--top K] [--processes 2,4] [--mib 0.2,0.6,3]
+Usage: python benchmarks/collectives.py [--rounds N] [--processes 2,4] [--mib 0.2,0.6,3]
 """
 
 import argparse
@@ -28,17 +30,12 @@ import numpy as np
 from executor_overhead import cpu_times, foreign_cpu
 from support.common import finish
 
-from doppler.core.cluster import Cluster, Device, Link
+from doppler.core.cluster import Device
 from doppler.core.collective import AllReduceSchedule
-from doppler.core.costs import make_costs
-from doppler.core.plan import Plan
-from doppler.core.problem import Problem
-from doppler.graphs.collective_ops import FORWARD_KIND, REDUCE_KIND, PlanScore, rank_compositions
-from doppler.graphs.collectives import candidates
+from doppler.gmi_choice import choose_composition, compositions
 from executor.collectives.shared import AllReduceLayout, SharedAllReduce
 from executor.shared_memory import allocate, map_all
 from executor.workers.polling import shorten_naps
-from simulator.compiled import CompiledRuntime
 
 TARGETS = {"worst_over_gloo": "<= 0.5", "chosen_over_best": "<= 1.05"}
 SEED = 0
@@ -47,62 +44,23 @@ MIB = 1 << 20
 TOLERANCE = 1e-5
 
 
+def cores(count: int) -> tuple[Device, ...]:
+    """Returns a device per process, the usable cores in turns."""
+    usable = sorted(os.sched_getaffinity(0))
+    return tuple(
+        Device(name=f"core{i}", kind="cpu", parent="cpu", cores=(usable[i % len(usable)],))
+        for i in range(count)
+    )
+
+
 def schedules_for(count: int) -> tuple[AllReduceSchedule, ...]:
-    """Returns what runs in shared memory, each once: of one group, and of two groups where even."""
-    cuts = [[list(range(count))]]
-    if count % 2 == 0 and count > 2:
-        cuts.append([list(range(count // 2)), list(range(count // 2, count))])
-    found: dict[object, AllReduceSchedule] = {}
-    for groups in cuts:
-        for schedule in candidates(groups):
-            steps = tuple((step.home, frozenset(step.inputs)) for step in schedule.steps)
-            found.setdefault((steps, schedule.results), schedule)
-    return tuple(found.values())
+    """Returns every composition, each once."""
+    return compositions([device.parent or "" for device in cores(count)])
 
 
 def label(schedule: AllReduceSchedule) -> str:
     """Returns a name that tells compositions of one name apart."""
     return f"{schedule.name}:{len(schedule.steps)}"
-
-
-def host_cluster(count: int) -> Cluster:
-    """Returns a cluster of `count` members that share the memory of this host."""
-    devices = tuple(
-        Device(name=f"member{m}", kind="cpu", parent="cpu", copy_engines=0) for m in range(count)
-    )
-    links = tuple(
-        Link(src=a.name, dst=b.name, latency_ns=1000) for a in devices for b in devices if a != b
-    )
-    return Cluster(name="host", devices=devices, links=links)
-
-
-def measured_costs(count: int) -> tuple[float, int]:
-    """Returns ns per byte that a step reads or writes, and ns per step; crowded cores count."""
-    data = np.ones((3, 64 * 1024), np.float32)
-    times = []
-    for _ in range(50):
-        start = time.perf_counter_ns()
-        np.add(data[0], data[1], out=data[2])
-        times.append(time.perf_counter_ns() - start)
-    crowding = max(1.0, count / len(os.sched_getaffinity(0)))
-    return crowding * statistics.median(times) / data.nbytes, 3000
-
-
-def simulate(count: int) -> PlanScore:
-    """Returns a score of plans by simulation."""
-    ns_per_byte, step_ns = measured_costs(count)
-
-    def score(problem: Problem, plan: Plan) -> int:
-        rows = []
-        for op in problem.graph.ops:
-            moved = op.bytes_moved
-            if op.kind not in (REDUCE_KIND, FORWARD_KIND):
-                moved = 2 * max(sum(op.outputs), moved)  # a part is copied in, a sum out
-            rows.append((round(step_ns + ns_per_byte * moved),) * problem.cluster.num_devices)
-        costs = make_costs(problem, tuple(rows))
-        return CompiledRuntime(costs).run(problem, plan, 1).makespan_ns
-
-    return score
 
 
 class Barrier:
@@ -127,6 +85,7 @@ def serve(
     member: int, count: int, elements: int, fds: dict[str, int], store: str, pipe: Connection
 ) -> None:
     """Is one member: joins every group, then runs the calls that it is told to."""
+    os.sched_setaffinity(0, cores(count)[member].cores)
     import torch
     import torch.distributed as dist
 
@@ -241,22 +200,10 @@ class Team:
         self._folder.cleanup()
 
 
-def choose(team: Team, count: int, elements: int, top: int, rng: random.Random) -> int:
-    """Returns the position of the chosen schedule: simulated, then measured among the best."""
-    schedules = schedules_for(count)
-    ranked = rank_compositions(
-        schedules, host_cluster(count), list(range(count)), 4 * elements, simulate(count)
-    )
-    tried = [schedules.index(choice.schedule) for choice in ranked[:top]]
-    medians = team.medians_us([f"plain:{i}" for i in tried], 40, rng)
-    return min(tried, key=lambda i: medians[f"plain:{i}"])
-
-
 def main() -> None:
     """Measures all sizes and numbers of processes."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=60)
-    parser.add_argument("--top", type=int, default=3)
     parser.add_argument("--processes", default="2,4")
     parser.add_argument("--mib", default="0.2,0.6,3")
     arguments = parser.parse_args()
@@ -267,11 +214,12 @@ def main() -> None:
     for count in map(int, arguments.processes.split(",")):
         for mib in map(float, arguments.mib.split(",")):
             elements = round(mib * MIB) // 4
-            team = Team(count, elements)
             schedules = schedules_for(count)
+            choice = choose_composition(cores(count), elements, "float32")
+            chosen = schedules.index(choice.schedule)
+            team = Team(count, elements)
             kinds = [GLOO] + [f"plain:{i}" for i in range(len(schedules))]
             team.medians_us(kinds, 3, rng)  # warms up
-            chosen = choose(team, count, elements, arguments.top, rng)
             medians = team.medians_us([*kinds, f"part:{chosen}"], arguments.rounds, rng)
             team.close()
             ours = {label(s): medians[f"plain:{i}"] for i, s in enumerate(schedules)}
@@ -282,6 +230,7 @@ def main() -> None:
             errors.append(team.worst_error)
             where = f"{count} processes, {mib:g} MiB"
             row = ", ".join(f"{name} {value:.0f}" for name, value in ours.items())
+            print(choice.describe())
             print(
                 f"{where}: gloo {medians[GLOO]:.0f} us; chosen {schedules[chosen].name} "
                 f"{mine:.0f} us (in place {medians[f'part:{chosen}']:.0f}); {row}"

@@ -20,7 +20,7 @@ class Worker(GMI):
 
     def begin(self, step: int) -> None:
         """Plans its own end at the step that the settings say."""
-        if not self.settings.get("victim") or step != self.settings["at"]:
+        if self.attempt or not self.settings.get("victim") or step != self.settings["at"]:
             return
 
         def die() -> None:
@@ -50,7 +50,7 @@ class Reducer(Worker):
             if (step + 1) % 10 == 0:
                 self.checkpoint(step + 1, weights=weights)
             if step == self.first_step:
-                self.report(going_on=step)
+                self.report(going_on=step, attempt=self.attempt)
         assert (weights == num_episodes * MINIBATCHES).all()  # each counted once, whoever did it
         return float(weights[0])
 
@@ -59,9 +59,10 @@ class Agent(Worker):
     """Sends records whose fields belong together."""
 
     def run(self, num_episodes: int, num_steps: int) -> None:
-        """Sends its records, a quarter of a batch at a time."""
+        """Sends its share of what the trainer lacks, a quarter of a batch at a time."""
         rows = CHANNEL_BATCH // 4
-        for step in range(self.settings["records"] // rows):
+        lacking = num_steps - self.first_step_of("trainer")
+        for step in range(lacking // len(self.group) // rows):
             self.begin(step)
             check = self.rng.standard_normal(rows).astype(np.float32)
             self.send({"state": np.repeat(check[:, None], RECORD_FLOATS, 1), "check": check}, 0)
@@ -82,7 +83,7 @@ class Trainer(Worker):
             self.receive(out, version=0)
             assert (out[0] == out[1][:, None]).all(), "a record is torn"
             if done == self.first_step:
-                self.report(going_on=done)
+                self.report(going_on=done, attempt=self.attempt)
             done += len(out[1])
             self.checkpoint(done)
         return done
