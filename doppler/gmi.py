@@ -106,7 +106,8 @@ class GMIManager(GMISet):
                 again what they do again.
 
         Raises:
-            ConfigError: If there is no GMI.
+            ConfigError: If there is no GMI, or `checkpoint_dir` holds checkpoints of another run
+                that these GMIs do not go on from.
             CapacityError: If memory, shared memory or file descriptors do not suffice.
             WorkerDiedError, WorkerHungError: Name the GMI; `failed` and `checkpoints` stay.
             KernelError: If the code of a GMI raises; carries its traceback.
@@ -115,6 +116,7 @@ class GMIManager(GMISet):
             raise ConfigError("a run has at least one GMI, and none was added")
         self.recoveries = []
         self._store = CheckpointStore(self.checkpoint_dir)
+        self._store.check_free(self.gmis)
         self._store.start_from(self.gmis)
         begun = {spec.device.name: spec for spec in self.gmis}
         try:

@@ -13,7 +13,7 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
-from doppler.core.errors import FormatError
+from doppler.core.errors import ConfigError, FormatError
 from doppler.tensor_file import write_tensors
 from executor.checkpoint import Checkpoint
 from executor.gmi.communication import Collective, GMISpec, Link
@@ -56,6 +56,20 @@ class CheckpointStore:
             old = kept.pop(0)
             if self._folder is not None and all(other.step != old.step for other in kept):
                 self._path(spec.gmi_id, old.step).unlink(missing_ok=True)
+
+    def check_free(self, gmis: Iterable[GMISpec]) -> None:
+        """Checks that no checkpoints of an earlier run would be lost.
+
+        Raises:
+            ConfigError: If there are some, and none of these GMIs goes on from a checkpoint.
+        """
+        if self._folder is None or any(spec.state is not None for spec in gmis):
+            return
+        if found := sorted(self._folder.glob(f"{PREFIX}*{SUFFIX}")):
+            raise ConfigError(
+                f"a run from the beginning writes its checkpoints to a folder without any, and "
+                f"{str(self._folder)!r} has {found[0].name!r}: call resume_from, or remove it"
+            )
 
     def start_from(self, gmis: Iterable[GMISpec]) -> None:
         """Forgets everything but what these GMIs go on from: their ids may be others than before.

@@ -271,7 +271,7 @@ class GMISet:
 
     @property
     def _trial_options(self) -> TrialOptions:
-        return TrialOptions(shm_dir=self.shm_dir, deadline_s=self.deadline_s)
+        return TrialOptions(shm_dir=self.shm_dir, deadline_s=max(self.deadline_s, DEADLINE_S))
 
 
 def _source(gmi_class: type[GMI]) -> str:

@@ -219,9 +219,14 @@ def test_another_process_goes_on_from_the_folder(tmp_path):
     with pytest.raises(WorkerDiedError):
         manager.run(10, 0)
     again = summers(2)
+    again.checkpoint_dir = tmp_path
+    with pytest.raises(ConfigError, match=r"has 'gmi0_3.safetensors': call resume_from"):
+        again.run(10, 0)
     again.resume_from(tmp_path)
     assert [spec.first_step for spec in again.gmis] == [4, 4]
     assert list(again.run(10, 0)) == [expected_total(2, 10)] * 2
+    steps = {int(path.stem.partition("_")[2]) for path in tmp_path.iterdir()}
+    assert steps == {9, 10}
 
 
 def test_an_unknown_reaction_is_refused():
