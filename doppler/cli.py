@@ -3,8 +3,8 @@
 import os
 import sys
 import textwrap
-from collections.abc import Callable, Sequence
-from dataclasses import MISSING, dataclass, fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, get_origin
 
 from doppler import __version__, commands, hardware_commands
@@ -21,8 +21,9 @@ from doppler.config import (
 from doppler.convert import convert
 from doppler.coordinate import coordinate
 from doppler.coordinate_config import CoordinateConfig
-from doppler.core.errors import DopplerError, nearest
+from doppler.core.errors import ConfigError, DopplerError, nearest
 from doppler.experiment_run import experiment
+from doppler.graph_command import graph
 from doppler.graph_config import (
     CompareConfig,
     ConvertConfig,
@@ -38,6 +39,7 @@ from doppler.policy_config import PretrainConfig, TransferConfig
 from doppler.pretrain import pretrain
 from doppler.transfer import transfer
 from doppler.verify import verify
+from doppler.workload_config import WORKLOADS, WorkloadConfig
 
 USER_ERROR = 2
 INTERRUPTED = 130
@@ -53,6 +55,8 @@ class Command:
         about: One sentence.
         positional: Setting that a bare word stands for, or None; a list takes several words.
         examples: Lines for `--help`.
+        schemas: Settings by the positional word, where each word has its own; `schema` is then
+            for no word.
     """
 
     schema: type[Any]
@@ -60,6 +64,25 @@ class Command:
     about: str
     examples: tuple[str, ...]
     positional: str | None = None
+    schemas: Mapping[str, type[Any]] = field(default_factory=dict)
+
+    def schema_for(self, words: Sequence[str]) -> type[Any]:
+        """Returns the settings that go with the words of a command line.
+
+        Raises:
+            ConfigError: If each positional word has its own settings, and this one has none.
+        """
+        for word in words:
+            key, is_set, value = word.partition("=")
+            if not self.schemas or word.startswith("-") or (is_set and key != self.positional):
+                continue
+            name = value if is_set else word
+            if name not in self.schemas:
+                raise ConfigError(
+                    f"{self.positional} {name!r} is unknown; {nearest(name, self.schemas)}"
+                )
+            return self.schemas[name]
+        return self.schema
 
 
 COMMANDS: dict[str, Command] = {
@@ -157,6 +180,20 @@ COMMANDS: dict[str, Command] = {
         about="Show what this machine has, and why what is absent is absent.",
         examples=("doppler probe", "doppler probe output=hardware.json"),
     ),
+    "graph": Command(
+        schema=WorkloadConfig,
+        schemas=WORKLOADS,
+        run=graph,
+        about="Build a workload (tensor graph, generated family, deep-RL job), print its counts.",
+        positional="name",
+        examples=(
+            "doppler graph",
+            "doppler graph llama_block tokens=2048 shards=8 dtype=float16 output=g.json",
+            "doppler graph layered num_ops=200 num_devices=8 ccr=2 heterogeneity=0.5 output=g.json "
+            "cluster_output=c.json costs_output=costs.json",
+            "doppler graph ppo_ant num_shards=8 output=g.json",
+        ),
+    ),
     "convert": Command(
         schema=ConvertConfig,
         run=convert,
@@ -248,8 +285,9 @@ def _run(words: list[str]) -> int:
     if command is None:
         raise DopplerError(f"command {name!r} is unknown; {nearest(name, COMMANDS)}")
     if any(word in ("-h", "--help") for word in rest):
-        print(_help(name, command))
+        print(_help(name, command, command.schema_for(rest)))
         return 0
+    schema = command.schema_for(rest)
     bare = [word for word in rest if "=" not in word]
     is_list = command.positional and _is_list(command.schema, command.positional)
     if is_list and bare:
@@ -264,7 +302,7 @@ def _run(words: list[str]) -> int:
         f"{command.positional}={_quoted(word)}" if command.positional and "=" not in word else word
         for word in rest
     ]
-    config = compose_config(command.schema, overrides)
+    config = compose_config(schema, overrides)
     return command.run(config, ["doppler", *words]) or 0
 
 
@@ -285,12 +323,15 @@ def _overview() -> str:
     return "\n".join(lines)
 
 
-def _help(name: str, command: Command) -> str:
+def _help(name: str, command: Command, schema: type[Any]) -> str:
     lines = [f"doppler {name}: {command.about}", "", "Examples:"]
     lines += [f"  {example}" for example in command.examples]
-    keys = flat_keys(command.schema)
+    if command.schemas:
+        words = ", ".join(command.schemas)
+        lines += ["", f"{command.positional}, each with settings of its own: {words}"]
+    keys = flat_keys(schema)
     if "job.name" in keys:
-        choices = job_choices(command.schema)
+        choices = job_choices(schema)
         lines += ["", f"Jobs (job=NAME): {', '.join(choices)}"]
         lines += [
             f"  job={choice}: {_job_keys(job)}"

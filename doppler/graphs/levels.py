@@ -129,10 +129,18 @@ def priorities_of(levels_V: Floats, graph: DataflowGraph) -> Ids:
     return priorities_V
 
 
+def op_depths(graph: DataflowGraph) -> Ids:
+    """Returns the ops on the longest path that ends in each, over distance-0 edges, int64[V].
+
+    The op counts itself; inputs are not counted.
+    """
+    ones_V = np.asarray([0.0 if op.is_input else 1.0 for op in graph.ops])
+    return t_levels(graph, ones_V).astype(np.int64)
+
+
 def depth(graph: DataflowGraph) -> int:
     """Returns the number of ops on the longest path over distance-0 edges, inputs not counted."""
-    ones_V = np.asarray([0.0 if op.is_input else 1.0 for op in graph.ops])
-    return int(b_levels(graph, ones_V).max())
+    return int(op_depths(graph).max())
 
 
 def _usable(problem: Problem) -> NDArray[np.bool_]:

@@ -7,37 +7,11 @@ breakdown is unknown; ours is built from first principles and comes near, and bo
 from collections.abc import Callable, Mapping
 from dataclasses import astuple, dataclass, fields
 
-from doppler.core.graph import DataflowGraph
+from doppler.graphs.counts import GraphCounts, count_graph
 from doppler.graphs.ffnn import ffnn
-from doppler.graphs.levels import depth
 from doppler.graphs.llama import LlamaShape, llama_block, llama_layer
 from doppler.graphs.matmul_chain import matmul_chain
 from doppler.graphs.tensor_program import TensorProgram
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GraphCounts:
-    """How large a graph is.
-
-    Attributes:
-        n: Ops, graph inputs included.
-        inputs: Graph inputs.
-        placed: Ops that a planner places.
-        edges: Edges between those.
-        roots, sinks: Placed ops without such an edge in, out.
-        depth: Placed ops on the longest path.
-        max_in, max_out: Most edges between placed ops into and out of one.
-    """
-
-    n: int
-    inputs: int
-    placed: int
-    edges: int
-    roots: int
-    sinks: int
-    depth: int
-    max_in: int
-    max_out: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,27 +59,6 @@ PUBLISHED: dict[str, PublishedGraph] = {
     ),
 }
 """The graphs of the published table, by name."""
-
-
-def count_graph(graph: DataflowGraph) -> GraphCounts:
-    """Returns the counts of a graph."""
-    edges = [edge for edge in graph.edges if not graph.ops[edge.src].is_input]
-    into, out_of = [0] * graph.num_ops, [0] * graph.num_ops
-    for edge in edges:
-        into[edge.dst] += 1
-        out_of[edge.src] += 1
-    placed = graph.placeable
-    return GraphCounts(
-        n=graph.num_ops,
-        inputs=graph.num_ops - len(placed),
-        placed=len(placed),
-        edges=len(edges),
-        roots=sum(into[op] == 0 for op in placed),
-        sinks=sum(out_of[op] == 0 for op in placed),
-        depth=depth(graph),
-        max_in=max(into),
-        max_out=max(out_of),
-    )
 
 
 def counts_table() -> str:

@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from doppler.core.errors import GraphError
+from doppler.graphs.counts import count_graph
 from doppler.graphs.llama import LlamaShape, llama_block, llama_layer
-from doppler.graphs.published import PUBLISHED, count_graph, counts_table
+from doppler.graphs.published import PUBLISHED, counts_table
 from doppler.graphs.tensor_kinds import result_shape, work_flop
 from executor.tensors.kernels import TENSOR_OPS
 from tests.graphs.test_matmul_chain import counts
