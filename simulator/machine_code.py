@@ -2,12 +2,16 @@
 
 numba compares the file of the function that Python calls, not those of the compiled functions that
 it calls in turn: after an update of one of these, old code would run on, and nobody would notice.
-So the folder of the code is named by the content of all files that hold compiled functions.
+So the folder of the code is named by the content of the function's file and of all files of the
+project that it imports, directly or not: compiled functions freeze the constants, the named tuples
+and the enums of these into their code, too. Files that define named tuples count for all code:
+numba knows one by its types, not by its fields. A change elsewhere compiles nothing anew.
 """
 
 import functools
 import hashlib
 import os
+import re
 import shutil
 import time
 from collections.abc import Callable
@@ -18,6 +22,13 @@ import numba
 
 import doppler
 
+IMPORT = re.compile(
+    r"^[ \t]*(?:from[ \t]+([\w.]+)[ \t]+import[ \t]*(\([^)]*\)|[^\n]*)|import[ \t]+([^\n]+))",
+    re.MULTILINE,
+)
+COMMENT = re.compile(r"#[^\n]*")
+NAMED_TUPLE = "(NamedTuple)"
+PACKAGES = ("doppler", "simulator")
 CACHE_VARIABLE = "XDG_CACHE_HOME"
 KEEP_S = 30 * 86_400
 """Code of other states of the sources is removed when it has not been written for so long."""
@@ -35,7 +46,7 @@ def cached(**options: Any) -> Callable[[_F], _F]:
 
     def decorate(function: _F) -> _F:
         before = numba.config.CACHE_DIR
-        numba.config.CACHE_DIR = before or str(code_folder())
+        numba.config.CACHE_DIR = before or str(code_folder(Path(function.__code__.co_filename)))
         try:
             return cast(_F, compile_it(function))
         finally:
@@ -58,23 +69,71 @@ def inlined(**options: Any) -> Callable[[_F], _F]:
 
 
 @functools.cache
-def code_folder() -> Path:
-    """Returns the folder of the present sources' machine code; numba makes it when it is needed."""
+def code_folder(source: Path) -> Path:
+    """Returns the folder for the machine code of a file's functions; numba makes it when needed."""
     base = (
         Path(os.environ.get(CACHE_VARIABLE) or Path.home() / ".cache") / "doppler" / "machine_code"
     )
-    folder = base / source_digest([Path(__file__).parent, Path(doppler.__file__).parent])
+    folder = base / import_digest(source, Path(doppler.__file__).parents[1])
     if not folder.exists():
         _remove_old(base)
     return folder
 
 
-def source_digest(roots: list[Path]) -> str:
-    """Returns a digest of all sources under `roots`.
+def import_digest(source: Path, root: Path) -> str:
+    """Returns a digest of a file, of everything that it imports, and of all named tuples.
 
-    Compiled functions freeze the constants, the named tuples and the enums of other files into
-    their code, so no file is left out.
+    Args:
+        source: A Python file.
+        root: Folder whose packages belong to the project; others count by numba's own rules.
     """
+    digest = hashlib.sha256()
+    for path in sorted(imported_files(source, root) | _named_tuples(root.resolve())):
+        digest.update(path.as_posix().removeprefix(root.resolve().as_posix()).encode() + b"\0")
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def imported_files(source: Path, root: Path) -> set[Path]:
+    """Returns a file and the files, beside it or in packages of `root`, that it imports in turn."""
+    folders = (root.resolve(), source.resolve().parent)
+    found, queue = set[Path](), [source.resolve()]
+    while queue:
+        path = queue.pop()
+        if path not in found:
+            found.add(path)
+            queue += _imports(path, folders)
+    return found
+
+
+@functools.cache
+def _named_tuples(root: Path) -> frozenset[Path]:
+    """The project's files that define a named tuple, which any compiled function may be given."""
+    paths = (path for package in PACKAGES for path in (root / package).rglob("*.py"))
+    return frozenset(path for path in paths if NAMED_TUPLE in path.read_text("utf-8"))
+
+
+def _imports(path: Path, folders: tuple[Path, ...]) -> tuple[Path, ...]:
+    """Files below `folders` that a file imports anywhere in it, their packages' own included."""
+    names = set[str]()
+    for module, members, modules in IMPORT.findall(COMMENT.sub("", path.read_text("utf-8"))):
+        if module:
+            words = re.findall(r"(\w+)(?:[ \t]+as[ \t]+\w+)?", members)
+            names |= {module, *(f"{module}.{word}" for word in words)}
+        else:
+            names |= {part.split()[0] for part in modules.split(",") if part.strip()}
+    found = set[Path]()
+    for name in names:
+        parts = name.split(".")
+        for count in range(1, len(parts) + 1):
+            for folder in folders:
+                stem = folder.joinpath(*parts[:count])
+                found |= {p for p in (stem.with_suffix(".py"), stem / "__init__.py") if p.is_file()}
+    return tuple(found)
+
+
+def source_digest(roots: list[Path]) -> str:
+    """Returns a digest of all sources under `roots`."""
     digest = hashlib.sha256()
     for root in roots:
         for path in sorted(root.rglob("*.py")):
