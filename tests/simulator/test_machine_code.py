@@ -52,7 +52,7 @@ def test_a_function_in_another_file_that_changes_is_compiled_anew(tmp_path: Path
 SOURCES = {
     "doppler/__init__.py": "",
     "doppler/kernel.py": "from doppler.steps import (  # of one (fast) step\n    a,\n    b,\n)\n",
-    "doppler/steps.py": "from doppler import columns as c\nimport doppler.sizes, doppler.more as m\n",
+    "doppler/steps.py": "from doppler import columns as c\nimport doppler.sizes, doppler.more\n",
     "doppler/columns.py": "NUM = 3\n",
     "doppler/sizes.py": "def late():\n    from doppler.enums import Mode\n",
     "doppler/more.py": "import os\n",
