@@ -48,7 +48,7 @@ from executor.probe import probe
 
 ELEMENTS = 3 * (1 << 20) // 4
 STEPS, DIES_AT = 60, 35
-RECORDS = 100 * CHANNEL_BATCH
+RECORDS = 400 * CHANNEL_BATCH
 DEADLINE_S, HUNG_DEADLINE_S = 30.0, 2.0
 JOB_ITERATIONS, CHECKPOINT_EVERY = 120, 20
 
@@ -115,7 +115,8 @@ def gmi_fault(manager: GMIManager, link: str, run: tuple[int, int]) -> Fault:
             times.setdefault("going_on", time.monotonic())
 
     manager.run(*run, on_report=on_report)
-    (recovery,) = manager.recoveries
+    assert len(manager.recoveries) == 1, "one GMI is killed, once"
+    recovery = manager.recoveries[0]
     return Fault(
         detect_s=recovery.detected_at - times["killed_at"],
         recover_s=times["going_on"] - times["killed_at"],
