@@ -2,10 +2,10 @@
 
 As in the original: GraphSAGE with max-pooled neighbours, a placer of segment-recurrent attention
 without positions, superposition of the graph's embedding, PPO, reward = -sqrt(run time), a large
-penalty for placements that cannot run. Beyond it, because the problems are wider: times per device
-as features, one decision per group, masks for kinds and pins. Devices only are chosen; the order is
-the b-level's (see `placement_inputs`). A placement that lacks a link or room for state is given
-the penalty without a call of the scorer.
+penalty for placements that cannot run, the kind of an op as a feature. Beyond it, because the
+problems are wider: times per device as features, one decision per group, masks for kinds and pins.
+Devices only are chosen; the order is the b-level's (see `placement_inputs`). A placement that lacks
+a link or room for state is given the penalty without a call of the scorer.
 
 Source: Zhou et al. 2019 (arXiv 1910.01578); Schulman et al. 2017 (PPO, equation 7).
 """
@@ -112,7 +112,8 @@ class _Run:
     ) -> None:
         self._inputs, self._evaluator, self._config, self._rng = inputs, evaluator, config, rng
         mask = inputs.mask
-        self._features = torch.from_numpy(inputs.static_NF.astype(np.float32))
+        features = np.concatenate([inputs.static_NF, inputs.kind_NK], axis=1)
+        self._features = torch.from_numpy(features.astype(np.float32))
         self._src, self._dst = torch.from_numpy(inputs.src_E), torch.from_numpy(inputs.dst_E)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(int(rng.integers(2**31)))
@@ -140,8 +141,7 @@ class _Run:
         if not self._inputs.mask.num_units:
             self._score(np.zeros((1, 0), dtype=np.int64))
             return values
-        for _ in range(config.imitation):
-            self._imitate()
+        self._imitate()
         self._score(self._completed())
         idle = 0
         while evaluator.remaining > 0 and idle < MAX_IDLE:
@@ -223,10 +223,12 @@ class _Run:
             self._step(-(gain + entropy_weight * entropy), rate)
 
     def _imitate(self) -> None:
-        """One update towards a run of the critical-path rule."""
-        teacher_U = self._inputs.lists.critical_path(self._rng).devices_U
-        chosen = self._log_chances().gather(1, torch.from_numpy(teacher_U)[:, None])
-        self._step(-chosen.mean(), self._config.rate)
+        """Stage I: all its updates go towards one teacher."""
+        if not self._config.imitation:
+            return
+        teacher = torch.from_numpy(self._inputs.teacher(self._rng))[:, None]
+        for _ in range(self._config.imitation):
+            self._step(-self._log_chances().gather(1, teacher).mean(), self._config.rate)
 
     def _step(self, loss: Tensor, rate: float) -> None:
         for group in self._optimizer.param_groups:

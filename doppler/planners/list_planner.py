@@ -10,6 +10,7 @@ from doppler.core.runtime import INFEASIBLE_NS, Scorer
 from doppler.planners.base import Budget
 from doppler.planners.evaluator import Evaluator
 from doppler.planners.list_schedule import Fit, ListScheduler, Schedule, make_list_scheduler
+from doppler.planners.mask import Ints
 
 Rule = Callable[[ListScheduler, Fit], Schedule]
 
@@ -42,8 +43,8 @@ def plan_by_rules(
 
 def score_schedules(
     evaluator: Evaluator, lists: ListScheduler, schedules: Sequence[Schedule]
-) -> None:
-    """Scores list schedules in one batch."""
+) -> Ints:
+    """Scores list schedules in one batch; returns their values in ns."""
     devices_BU = np.stack([schedule.devices_U for schedule in schedules])
     priorities_BV = np.stack([schedule.priority_V for schedule in schedules])
-    evaluator.score(lists.mask.placement(devices_BU), priorities_BV)
+    return evaluator.score(lists.mask.placement(devices_BU), priorities_BV)

@@ -4,7 +4,8 @@
 They choose devices, not an order. The priority of an op in all their plans is its b-level (mean
 times, mean transfers), larger first, predecessors before their consumers.
 
-Arrays: `N` ops that have a device, `U` units, `D` devices, `E` edges of distance 0, `B` placements.
+Arrays: `N` ops that have a device, `U` units, `D` devices, `E` edges of distance 0, `B` placements,
+`K` kinds of ops.
 """
 
 from collections.abc import Callable
@@ -16,6 +17,7 @@ import numpy as np
 from doppler.core.costs import Costs
 from doppler.core.graph import DataflowGraph
 from doppler.core.problem import Problem
+from doppler.planners.critical_path import NUM_RUNS
 from doppler.planners.list_schedule import ListScheduler, make_list_scheduler
 from doppler.planners.mask import NO_UNIT, Bools, Ints, Mask
 from doppler.planners.tables import Floats
@@ -37,6 +39,7 @@ class PlacementInputs:
         times_ND: Time per op and device over the mean time of all.
         static_NF: Log of mean time, of output bytes and of state, degrees, and log time per
             device relative to the op's mean.
+        kind_NK: 1 where the op is of the kind; kinds in the order of their names.
         src_E, dst_E: Ends of the edges of distance 0, positions in N.
         edge_EDD: Uncontended transfer time per edge and pair of devices, ns.
         ancestors_NN: [a, b] true if a path leads from op b to op a.
@@ -49,6 +52,7 @@ class PlacementInputs:
     priority_V: Ints
     times_ND: Floats
     static_NF: Floats
+    kind_NK: Floats
     src_E: Ints
     dst_E: Ints
     edge_EDD: Floats
@@ -67,6 +71,16 @@ class PlacementInputs:
     def members_of(self, unit: int) -> Ints:
         """Positions in N of a unit's ops."""
         return np.flatnonzero(self.unit_N == unit)
+
+    def teacher(self, rng: np.random.Generator) -> Ints:
+        """Returns what stage I imitates: devices per unit of the best of 50 runs of one rule.
+
+        The rule is the critical path's, the best run the shortest by its own account, so no plan is
+        scored. A run of the planner has one teacher: on equal devices, runs of the rule differ by
+        names that no feature tells apart, and the mean of their devices is no placement.
+        """
+        runs = (self.lists.critical_path(rng) for _ in range(NUM_RUNS))
+        return min(runs, key=lambda run: run.makespan_ns).devices_U
 
     def starts(self, devices_BU: Ints) -> Floats:
         """Returns estimated starts over the estimated makespan, float64[B, N].
@@ -116,6 +130,7 @@ def make_placement_inputs(problem: Problem, costs: Costs) -> PlacementInputs:
         priority_V=priority_V,
         times_ND=times_ND / scale,
         static_NF=_static(graph, mask, order, times_ND, mean_N / scale, src_E, dst_E),
+        kind_NK=_kinds(graph, order),
         src_E=src_E,
         dst_E=dst_E,
         edge_EDD=_edge_times(lists, order, src_E, dst_E),
@@ -164,6 +179,11 @@ def _static(
     row_mean = times_ND.mean(axis=1, keepdims=True)
     relative = np.log((times_ND + 1.0) / (row_mean + 1.0))
     return np.concatenate([np.stack(columns, axis=1), relative], axis=1)
+
+
+def _kinds(graph: DataflowGraph, order: Ints) -> Floats:
+    kinds = np.asarray([graph.ops[op].kind for op in order.tolist()], dtype=np.str_)
+    return np.asarray(kinds[:, None] == np.unique(kinds)[None, :], dtype=np.float64)
 
 
 def _edge_times(lists: ListScheduler, order: Ints, src_E: Ints, dst_E: Ints) -> Floats:

@@ -8,7 +8,9 @@ stays costs none). Several sweeps walk side by side, as the original's parallel 
 As in the original: node features, 8 rounds of messages forward and 8 backward at every step, three
 pools, REINFORCE with a baseline per step (mean of the last 10 rounds), entropy weight from 1.0,
 gradient clip 1.25, rate 1e-3 to 1e-4, penalty for memory. Beyond it, because the problems are
-wider: times per device as features, groups move as one, masks for kinds, pins, links and state.
+wider: times per device as features, groups move as one, masks for kinds, pins, links and state. A
+policy that moves nothing any more would leave its budget unspent: after ten such sweeps it begins
+anew, with other weights and from the best placement so far, where the original would go on in vain.
 Devices only are chosen; the order is the b-level's (see `placement_inputs`).
 
 Source: Addanki et al. 2019 (arXiv 1906.08879).
@@ -41,6 +43,8 @@ from doppler.policies.placeto.network import PlacetoNetwork
 
 ROWS_AT_ONCE = 40_000
 BASELINE_ROUNDS = 10
+# Beginnings in a row that move nothing, after which there is nothing to move.
+MAX_IDLE_RESTARTS = 3
 MAX_GRADIENT = 1.25
 # Reward in per cent of the start's time, so that an entropy weight of 1.0 means something.
 REWARD_SCALE = 100.0
@@ -50,7 +54,7 @@ REWARD_SCALE = 100.0
 class PlacetoConfig(TrainingSettings):
     """Settings beside those of all such planners; defaults are the original's where it states them.
 
-    Stage I imitates the critical-path rule at every step of a sweep.
+    Stage I imitates the critical-path rule at every step of a sweep; what begins anew has none.
 
     Attributes:
         messages: When embeddings are made.
@@ -106,8 +110,7 @@ class PlacetoPlanner(PlacementPlanner):
         start_U = starts_SU[int(values_S.argmin())]
         roomy = run.plan_that_fits()
         if roomy is not None:
-            first = [members[0] for members in inputs.mask.members]
-            start_U = np.asarray(roomy.placement, dtype=np.int64)[first]
+            start_U = mask.devices_of(roomy.placement)
         return _Run(inputs, evaluator, self.config, start_U, run.rng).learn(calls)
 
 
@@ -132,34 +135,38 @@ class _Run:
     ) -> None:
         self._inputs, self._evaluator, self._config = inputs, evaluator, config
         self._rng = rng
-        self._start_U = start_U
-        # The start's value; where it did not fit, that of any plan that did.
-        self._start_ns = float(evaluator.best_ns)
-        self._longest_ns = self._start_ns
-        num_devices = inputs.mask.num_devices
         self._static = torch.from_numpy(inputs.static_NF.astype(np.float32))
         self._times_ND = inputs.times_ND.astype(np.float32)
-        num_features = self._static.shape[1] + num_devices + 4
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(int(rng.integers(2**31)))
-            self._network = PlacetoNetwork(num_features, num_devices, config.hidden, config.rounds)
-        self._optimizer = torch.optim.Adam(self._network.parameters(), lr=config.rate)
         self._src, self._dst = torch.from_numpy(inputs.src_E), torch.from_numpy(inputs.dst_E)
-        self._past: deque[Floats] = deque(maxlen=BASELINE_ROUNDS)
         self._sweep_U = [
             int(unit) for unit in inputs.sweep_U if inputs.mask.allowed_UD[unit].sum() > 1
         ]
         weights = [self._weights(unit) for unit in self._sweep_U]
         self._members_TN = [row for row, _ in weights]
         self._pools_T3N = [row for _, row in weights]
+        self._longest_ns = float(evaluator.best_ns)
+        self._begin(start_U)
+
+    def _begin(self, start_U: Ints) -> None:
+        """New weights, nothing of the past, sweeps from `start_U`."""
+        inputs, config = self._inputs, self._config
+        self._start_U = start_U
+        # The start's value; where it did not fit, that of any plan that did.
+        self._start_ns = float(self._evaluator.best_ns)
+        num_devices = inputs.mask.num_devices
+        num_features = self._static.shape[1] + num_devices + 4
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(int(self._rng.integers(2**31)))
+            self._network = PlacetoNetwork(num_features, num_devices, config.hidden, config.rounds)
+        self._optimizer = torch.optim.Adam(self._network.parameters(), lr=config.rate)
+        self._past: deque[Floats] = deque(maxlen=BASELINE_ROUNDS)
 
     def learn(self, calls: int) -> list[float]:
         """Sweeps and learns until the budget ends; returns the mean value after each sweep."""
         values: list[float] = []
         if not self._sweep_U or self._evaluator.best_ns >= INFEASIBLE_NS:
             return values
-        for _ in range(self._config.imitation):
-            self._imitate()
+        self._imitate()
         idle = 0
         while self._evaluator.remaining > 0:
             before = self._evaluator.remaining
@@ -171,9 +178,17 @@ class _Run:
             self._update(sweep, done)
             # A policy that moves nothing any more spends nothing and learns nothing.
             idle = idle + 1 if self._evaluator.remaining == before else 0
-            if idle == BASELINE_ROUNDS:
+            if idle == MAX_IDLE_RESTARTS * BASELINE_ROUNDS:
                 break
+            if idle and idle % BASELINE_ROUNDS == 0:
+                self._begin(self._best_devices())
         return values
+
+    def _best_devices(self) -> Ints:
+        """Devices of the best placement so far."""
+        best_V = self._evaluator.best_placement_V
+        assert best_V is not None  # `learn` sweeps only where something fits
+        return self._inputs.mask.devices_of(best_V)
 
     def _weights(self, unit: int) -> tuple[Tensor, Tensor]:
         """Weights of a unit's ops, N, and of ancestors, descendants and parallel peers, 3 x N."""
@@ -293,9 +308,10 @@ class _Run:
         self._step()
 
     def _imitate(self) -> None:
-        """One update towards a run of the critical-path rule, along its own sweep."""
-        mask = self._inputs.mask
-        teacher_U = self._inputs.lists.critical_path(self._rng).devices_U
+        """Stage I: all its updates go towards one teacher, along the sweep that it would make."""
+        if not self._config.imitation:
+            return
+        mask, teacher_U = self._inputs.mask, self._inputs.teacher(self._rng)
         devices_U, states, legals = self._start_U.copy(), [], []
         for unit in self._sweep_U:
             states.append(devices_U.copy())
@@ -310,11 +326,17 @@ class _Run:
             np.stack(states)[:, None], actions[:, None], followed[:, None], legal_TD[:, None]
         )
         self._set_rate(self._config.rate)
+        for _ in range(self._config.imitation):
+            self._follow(sweep, followed)
+
+    def _follow(self, sweep: _Sweep, followed_T: Floats) -> None:
+        """One update towards the actions of a sweep of one worker, where they were legal."""
+        actions = torch.from_numpy(sweep.actions_TB[:, 0])
         self._optimizer.zero_grad(set_to_none=True)
         for first, last in self._chunks(len(actions), 1):
             log_chances = self._step_logits(sweep, slice(first, last))
-            chosen = log_chances.gather(1, torch.from_numpy(actions[first:last])[:, None])[:, 0]
-            weights = torch.from_numpy(followed[first:last].astype(np.float32))
+            chosen = log_chances.gather(1, actions[first:last, None])[:, 0]
+            weights = torch.from_numpy(followed_T[first:last].astype(np.float32))
             loss = -(weights * chosen).sum() / len(actions)
             loss.backward()  # type: ignore[no-untyped-call]
         self._step()

@@ -7,6 +7,8 @@ search come first, and what is left goes on from their best plans: over orders a
 if orders lead, else over devices alone.
 """
 
+import functools
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -31,6 +33,8 @@ from doppler.planners import (
 )
 from doppler.planners.annealing import AnnealingSettings, anneal
 from doppler.planners.base import Budget, Planner
+
+_log = logging.getLogger(__name__)
 
 RULES: tuple[Planner, ...] = (
     heft.plan,
@@ -99,7 +103,10 @@ def plan(problem: Problem, scorer: Scorer, budget: Budget, rng: np.random.Genera
 def rule_plans(
     problem: Problem, scorer: Scorer, calls: int, rng: np.random.Generator
 ) -> tuple[Plan, ...]:
-    """Returns the plans of the list rules as far as `calls` scored plans pay for them."""
+    """Returns the plans of the list rules as far as `calls` scored plans pay for them.
+
+    Where pymetis is not installed METIS is left out, with one warning per process.
+    """
     last_call, plans = scorer.num_calls + calls, []
     for rule in RULES:
         left = min(RULE_CALLS, last_call - scorer.num_calls)
@@ -107,9 +114,16 @@ def rule_plans(
             break
         try:
             plans.append(rule(problem, scorer, Budget(left), rng))
-        except (CapacityError, ConfigError):  # nothing fits, or pymetis is not installed
+        except CapacityError:
             continue
+        except ConfigError as error:  # pymetis is not installed
+            _warn_once(f"the portfolio goes on without a rule: {error}")
     return tuple(plans)
+
+
+@functools.cache
+def _warn_once(message: str) -> None:
+    _log.warning(message)
 
 
 def search(

@@ -57,3 +57,14 @@ def test_fifty_runs_at_most():
     scorer = SlowScorer(problem, make_costs(problem, ((1, 1),) * 3))
     critical_path.plan(problem, scorer, Budget(1000), np.random.default_rng(0))
     assert scorer.num_calls == 50
+
+
+def test_the_planner_keeps_what_each_of_its_runs_was_worth():
+    # 9, 8, 7, 6, 5 on two devices: runs differ by which device is free first, none is below 18
+    problem = problem_of(5, [])
+    scorer = SlowScorer(problem, make_costs(problem, tuple((t, t + 1) for t in (9, 8, 7, 6, 5))))
+    planner = critical_path.CriticalPathPlanner()
+    plan = planner(problem, scorer, Budget(30), np.random.default_rng(0))
+    assert len(planner.values_ns) == 30
+    assert len(set(planner.values_ns)) > 1
+    assert scorer.score([plan.placement], [plan.priority])[0] == min(planner.values_ns)

@@ -55,6 +55,15 @@ def test_starts_worked_by_hand():
     assert starts[1].tolist() == [0.0, 4 / 20, 9 / 20, 19 / 20]
 
 
+def test_kinds_are_named_columns_in_the_order_of_the_priorities():
+    ops = tuple(Op(kind=kind, name=f"o{i}", outputs=(2,)) for i, kind in enumerate("bab"))
+    graph = DataflowGraph(name="g", ops=ops, edges=(Edge(1, 0, 0), Edge(0, 0, 2)))
+    problem = Problem(graph=graph, cluster=two_devices())
+    inputs = make_placement_inputs(problem, make_costs(problem, ((4, 4),) * 3))
+    assert inputs.ops_N.tolist() == [1, 0, 2]
+    assert inputs.kind_NK.tolist() == [[1.0, 0.0], [0.0, 1.0], [0.0, 1.0]]
+
+
 @given(problems_with_costs(max_ops=8))
 @settings(max_examples=40, deadline=None)
 def test_predecessors_come_first_and_ancestors_are_paths(case):

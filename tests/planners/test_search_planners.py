@@ -8,7 +8,7 @@ from hypothesis import given, settings
 
 from doppler.core.cluster import Cluster, Device, Link
 from doppler.core.costs import make_costs
-from doppler.core.errors import CapacityError
+from doppler.core.errors import CapacityError, ConfigError
 from doppler.core.graph import DataflowGraph, Edge, Op
 from doppler.core.problem import Problem
 from doppler.core.runtime import INFEASIBLE_NS
@@ -51,6 +51,24 @@ def test_the_portfolio_names_the_maker_of_its_plan():
     assert plan.source.startswith("portfolio:")
     maker = plan.source.removeprefix("portfolio:")
     assert maker == "polish" or get_planner(maker)
+
+
+def test_the_portfolio_says_once_that_metis_is_absent(monkeypatch, caplog):
+    def absent(*_):
+        raise ConfigError("planner 'metis' needs pymetis")
+
+    problem, costs = join_of_eight(10)
+    monkeypatch.setattr(portfolio, "RULES", (absent, absent, portfolio.heft.plan))
+    portfolio._warn_once.cache_clear()
+    for _ in range(2):
+        plans = portfolio.rule_plans(
+            problem, CompiledScorer(problem, costs), 9, np.random.default_rng(0)
+        )
+        assert len(plans) == 1
+    assert [record.getMessage() for record in caplog.records] == [
+        "the portfolio goes on without a rule: planner 'metis' needs pymetis"
+    ]
+    portfolio._warn_once.cache_clear()
 
 
 @given(problems_with_costs(max_ops=9, max_devices=3))
