@@ -5,7 +5,7 @@ pretrained pair; it is the table of `doppler experiment ablation`, made in piece
 where the last one stopped. A figure is the mean over graphs of the mean over seeds of
 column / `dual`.
 
-    python benchmarks/ablation.py [--simulations 600] [--seeds 3] [--graphs chainmm,llama_block]
+    python benchmarks/ablation.py [--simulations 600] [--seeds 5] [--graphs chainmm,llama_block]
 """
 
 import argparse
@@ -15,7 +15,7 @@ from pathlib import Path
 from support.common import finish
 
 from doppler.experiment import Row, simulations_budget
-from doppler.experiment_run import load_settings, row_line, run_experiment
+from doppler.experiment_run import load_settings, result_lines, row_line, run_experiment
 from doppler.experiment_summary import cell_lines, ratio
 
 EXPERIMENTS = Path(__file__).parent.parent / "experiments"
@@ -41,9 +41,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--columns", default="dual,select_only,place_only,joint")
     parser.add_argument("--simulations", type=int, default=600)
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--graphs", default="chainmm")
-    parser.add_argument("--limit", type=float, default=540.0, help="start no seed after so many s")
+    parser.add_argument("--limit", type=float, default=480.0, help="start no run after so many s")
     parser.add_argument("--rows", type=Path, default=Path("results/ablation.jsonl"))
     arguments = parser.parse_args()
     words = [
@@ -60,9 +60,7 @@ def main() -> None:
         lambda row, known: print(f"  {row_line(row, known)}", flush=True),
         arguments.limit,
     )
-    print("\n".join(cell_lines(result.cells)))
-    if result.missing:
-        print(f"missing: {', '.join(result.missing)}")
+    print("\n".join((*cell_lines(result.cells), *result_lines(result))))
     finish("ablation", figures(result.rows, arguments.simulations), {}, seed=0)
 
 

@@ -2,10 +2,15 @@
 
 Times are the roofline of 4 P100 (8 V100 for the graphs with 8 shards) with true bytes on edges. The
 columns are those of `doppler.columns`; `worst_policy_over_heuristics` judges `policy_drawn`, the
-policies without any search, and `worst_sampled_policy_over_heuristics` `policy_only`. Every run is
-a line of the resume file, so the table can be made in pieces: a call goes on where the last one
-stopped. The figures cover what is in the table, and the script says what is missing. The best known
-plans lie in `experiments/best_known`; `--update-best` stores better ones.
+policies without any search, `worst_sampled_policy_over_heuristics` `policy_only`, and
+`worst_no_network_over_heuristics` the drawing with nothing learned in it (`drawn_no_network`).
+
+The whole table takes hours: six graphs, five seeds, five processor seconds for whatever uses them.
+Every run is a line of the resume file, so the table is made in pieces of `--limit` seconds: the
+same command goes on where the last one stopped, seed by seed over all graphs. The figures cover
+what is in the table, and the script says what is missing. The best known plans and the bounds that
+CP-SAT proved lie in `experiments/best_known`; `--update-best` stores better plans, and
+`doppler experiment bounds` better bounds.
 
     python benchmarks/doppler_table.py [--graphs chainmm,ffnn] [--seconds 5] [--seeds 5]
 """
@@ -14,20 +19,39 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 from support.common import finish
 
+from doppler.columns import measure
+from doppler.core.runtime import INFEASIBLE_NS
 from doppler.experiment import Row, Task, calls_budget, seconds_budget
-from doppler.experiment_run import load_settings, row_line, run_experiment
+from doppler.experiment_run import load_settings, result_lines, row_line, run_experiment
 from doppler.experiment_summary import Cell, cell_lines, ratio
 from doppler.graphs.published import counts_table
+from doppler.planners.critical_path import NUM_RUNS, CriticalPathPlanner
 
 EXPERIMENTS = Path(__file__).parent.parent / "experiments"
-GRAPHS = "chainmm,ffnn,llama_block,llama_layer"
-HEURISTICS = ("critical_path", "heft", "peft", "enumopt", "perturbed_heft")
+HEURISTICS = (
+    "single_device",
+    "round_robin",
+    "random_best",
+    "critical_path",
+    "heft",
+    "peft",
+    "cpop",
+    "earliest_start",
+    "dmdas",
+    "etf",
+    "m_etf",
+    "enumopt",
+    "metis",
+    "perturbed_heft",
+)
 LEARNED_BASELINES = ("placeto", "gdp", "placeto_stage1", "gdp_stage1")
 POLICY_ONLY = {
     "worst_policy_over_heuristics": "policy_drawn",
     "worst_sampled_policy_over_heuristics": "policy_only",
+    "worst_no_network_over_heuristics": "drawn_no_network",
 }
 PUBLISHED_REDUCTIONS = {"critical_path": 78.2, "gdp": 52.7, "placeto": 62.5, "enumopt": 13.8}
 TARGETS = {
@@ -55,6 +79,7 @@ def table_figures(
     for label, other in (
         ("worst_over_portfolio_equal_time", ("portfolio", timed)),
         ("worst_over_portfolio_equal_simulations", ("portfolio", equal)),
+        ("worst_over_rules_polish", ("rules_polish", timed)),
         ("worst_over_heft_polish", ("heft_polish", timed)),
     ):
         found = [ratio(rows, task.name, ("policy_polish", timed), other) for task in tasks]
@@ -92,22 +117,39 @@ def table_figures(
     return figures
 
 
+def critical_path_lines(tasks: Sequence[Task], seeds: int) -> list[str]:
+    """Mean and best of the runs of CRITICAL PATH, over the seeds; its column has the best ones."""
+    lines = []
+    for task in tasks:
+        planner, values = CriticalPathPlanner(), []
+        for seed in range(seeds):
+            measure(planner, task.problem, task.costs, NUM_RUNS, seed)
+            values.append(planner.values_ns)
+        fits = np.ma.masked_equal(np.asarray(values), INFEASIBLE_NS)
+        lines.append(
+            f"{task.name}: critical_path, {NUM_RUNS} runs a seed, {seeds} seeds: mean of all "
+            f"{fits.mean() / 1e6:.3f} ms, mean of the best {fits.min(axis=1).mean() / 1e6:.3f} ms"
+        )
+    return lines
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--graphs", default=GRAPHS)
+    parser.add_argument("--graphs", help="default: all of experiments/job/published.yaml")
     parser.add_argument("--columns", help="default: all of experiments/planner/table.yaml")
     parser.add_argument("--seconds", type=float, default=5.0, help="processor seconds per run")
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--limit", type=float, default=540.0, help="start no seed after so many s")
+    parser.add_argument("--limit", type=float, default=480.0, help="start no run after so many s")
     parser.add_argument("--rows", type=Path, default=Path("results/doppler_table.jsonl"))
     parser.add_argument("--update-best", action="store_true")
     arguments = parser.parse_args()
     words = [
-        f"graphs=[{arguments.graphs}]",
         f"seconds={arguments.seconds}",
         f"seeds={arguments.seeds}",
         f"update_best={str(arguments.update_best).lower()}",
     ]
+    if arguments.graphs:
+        words.append(f"graphs=[{arguments.graphs}]")
     if arguments.columns:
         words.append(f"columns=[{arguments.columns}]")
     print(counts_table())
@@ -119,15 +161,8 @@ def main() -> None:
         show,
         arguments.limit,
     )
-    print("\n".join(cell_lines(result.cells)))
-    for task in result.tasks:
-        best = result.best_ns.get(task.name)
-        value = "none stored" if best is None else f"{best / 1e6:.3f} ms"
-        print(f"{task.name}: bound {task.bound_ns / 1e6:.3f} ms, best known {value}")
-    for path in result.stored:
-        print(f"new best plan: {path.name}")
-    if result.missing:
-        print(f"not all seeds of {', '.join(result.missing)}: run again to go on")
+    print("\n".join((*cell_lines(result.cells), *result_lines(result))))
+    print("\n".join(critical_path_lines(result.tasks, arguments.seeds)))
     figures = table_figures(result.rows, result.cells, result.tasks, arguments.seconds)
     for name, published in PUBLISHED_REDUCTIONS.items():
         if f"reduction_max_vs_{name}" in figures:

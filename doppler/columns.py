@@ -6,7 +6,11 @@ policy_drawn   the same, each episode decoded with scores, weights and timeline 
 policy_tuned   the same policies trained on the target graph (stage II), no search
 policy_polish  the learned planner: the policies' episodes and guides, then the portfolio's search
                from the best of them and the plans of the list rules
-heft_polish    the identical search from HEFT's plan, with the whole budget
+drawn_no_network  the same drawing round policies that have learned nothing: their networks add
+               nothing, so orders by b-level and the priors of PLC decide
+rules_polish   the same search from the plans of all list rules (HEFT among them), and from no
+               policy; with equal calls it is the portfolio
+heft_polish    the same search from HEFT's plan alone
 gdp_stage1     GDP after stage I: it imitates the critical-path rule before it samples
 placeto_stage1 PLACETO after stage I, with message passing once per sweep, not at every step
 dual, joint .. the learned planner from nothing, and ablations of it: `doppler.planners.ablations`
@@ -34,7 +38,8 @@ from doppler.planners.guides import GuidedSettings
 from doppler.planners.learned import LearnedPlanner
 from doppler.planners.placeto import PlacetoConfig, PlacetoPlanner
 from doppler.planners.registry import get_planner, planner_names
-from doppler.policies.config import MessagePassing
+from doppler.policies.ablations import new_policy
+from doppler.policies.config import MessagePassing, PolicyConfig
 from doppler.training.config import LearnedMode, Start
 
 FIRST_PROBE = 128
@@ -66,19 +71,40 @@ def _learned(mode: LearnedMode) -> Planner:
     return plan
 
 
+DRAWN = GuidedSettings(
+    draw_share=1.0,
+    polish_share=0.0,
+    finish_share=0.0,
+    order_noise=0.2,
+    order_spread=1.5,
+    shared_share=0.5,
+    free_share=0.5,
+)
+
+
 def _policy_drawn(
     problem: Problem, scorer: Scorer, budget: Budget, rng: np.random.Generator
 ) -> Plan:
-    settings = GuidedSettings(
-        draw_share=1.0,
-        polish_share=0.0,
-        finish_share=0.0,
-        order_noise=0.2,
-        order_spread=1.5,
-        shared_share=0.5,
-        free_share=0.5,
-    )
-    return GuidedPlanner(settings=settings, predicted=None)(problem, scorer, budget, rng)
+    return GuidedPlanner(settings=DRAWN, predicted=None)(problem, scorer, budget, rng)
+
+
+def _drawn_no_network(
+    problem: Problem, scorer: Scorer, budget: Budget, rng: np.random.Generator
+) -> Plan:
+    # Untrained policies of the improved pair are their priors: output layers begin at zero.
+    untrained = new_policy(PolicyConfig(), seed=0)
+    planner = GuidedPlanner(policy=untrained, settings=DRAWN, predicted=None)
+    return replace(planner(problem, scorer, budget, rng), source="drawn_no_network")
+
+
+def _rules_polish(
+    problem: Problem, scorer: Scorer, budget: Budget, rng: np.random.Generator
+) -> Plan:
+    last_call = scorer.num_calls + budget.calls
+    seeds = portfolio.rule_plans(problem, scorer, budget.calls // 2, rng)
+    left = Budget(last_call - scorer.num_calls)
+    found = portfolio.search(problem, scorer, left, rng, seeds=seeds)
+    return replace(found, source="rules_polish")
 
 
 def _heft_polish(
@@ -101,6 +127,8 @@ _OWN: dict[str, Planner] = {
     "policy_drawn": _policy_drawn,
     "policy_tuned": _learned(LearnedMode.tune),
     "policy_polish": _learned(LearnedMode.polish),
+    "drawn_no_network": _drawn_no_network,
+    "rules_polish": _rules_polish,
     "heft_polish": _heft_polish,
     "gdp_stage1": GdpPlanner(config=GdpConfig(imitation=STAGE_ONE)),
     "placeto_stage1": PlacetoPlanner(

@@ -2,29 +2,29 @@
 
 A run is one column on one graph from one seed, under a budget of processor seconds or of calls
 (plans that it may have scored).
-A line is taken up again only if graph, cluster and times are the same to the bit. Beside the table
-stand the best known plans: one JSON file per graph with plan, value, lower bounds and the command
-that made it.
+A line is taken up again only if graph, cluster and times are the same to the bit, and the sources
+that decide its value too (`doppler.experiment_sources`): lines of other sources stay in the file,
+are counted and are run again. The best known plans lie beside the table
+(`doppler.experiment_best`).
 """
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
-from doppler.api import make_scorer
 from doppler.columns import Measured, calls_for, column, measure, warm_up
 from doppler.core.costs import Costs
 from doppler.core.errors import ConfigError, FormatError, nearest
 from doppler.core.plan import Plan
 from doppler.core.problem import Problem
-from doppler.core.serialize import from_json, read_json, to_json, write_atomic
+from doppler.core.serialize import write_atomic
+from doppler.experiment_sources import Sources, present_sources
 from doppler.graphs.published import PUBLISHED
 from doppler.machines import read_machine
-from doppler.planners.bounds import QUICK_BOUNDS, Bound, lower_bounds
+from doppler.planners.bounds import QUICK_BOUNDS, lower_bounds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +63,8 @@ class Row:
         calls: Plans scored.
         cpu_seconds: Processor seconds used.
         value_ns: Value of the plan.
+        given: Plans that it might have scored; 0 in lines of before this was kept.
+        revision, sources: `Sources` that made it; no digest in lines of before this was kept.
     """
 
     task: str
@@ -73,21 +75,9 @@ class Row:
     calls: int
     cpu_seconds: float
     value_ns: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BestKnown:
-    """The best plan that is known.
-
-    Attributes:
-        plan: It.
-        value_ns: Its value.
-        command: What made it.
-    """
-
-    plan: Plan
-    value_ns: int
-    command: str
+    given: int = 0
+    revision: str = "unknown"
+    sources: str = ""
 
 
 REFERENCE_COLUMN = "policy_polish"
@@ -127,21 +117,42 @@ class Table:
     """Runs what is missing, and remembers every finished run in a file of JSON lines.
 
     Args:
-        path: The file; runs that it holds for the same task are not made again.
+        path: The file; runs that it holds for the same task and sources are not made again.
         on_row: Called after every run, with the row and whether it was there before.
+        on_plan: Called with what a run made before its line is written, so that no plan is lost
+            whose run is not made again.
+        is_late: Asked before every run that the file lacks; it is left out where the answer is yes.
+        sources: What runs; None = the sources as they are.
+
+    Attributes:
+        rows: Those asked for so far.
+        num_older: Lines of the file that other sources made.
     """
 
-    def __init__(self, path: Path, on_row: Callable[[Row, bool], None]) -> None:
+    def __init__(
+        self,
+        path: Path,
+        on_row: Callable[[Row, bool], None],
+        on_plan: Callable[[Task, Row, Plan], None] | None = None,
+        is_late: Callable[[], bool] | None = None,
+        sources: Sources | None = None,
+    ) -> None:
         self._path = path
-        self._on_row = on_row
-        self._rows = {_run_key(row): row for row in _read_rows(path)}
-        self._calls: dict[tuple[str, str, str], int] = {}
+        self._on_row, self._on_plan, self._is_late = on_row, on_plan, is_late
+        self._sources = sources or present_sources()
+        stored = _read_rows(path)
+        now = [row for row in stored if row.sources == self._sources.digest]
+        self._rows = {_run_key(row): row for row in now}
+        self._calls = {(row.task, row.column, row.budget): row.given for row in now}
         self._warm: set[str] = set()
         self.rows: list[Row] = []
-        self.plans: list[tuple[Row, Plan]] = []
+        self.num_older = len(stored) - len(now)
 
     def by_seconds(self, task: Task, name: str, seeds: Iterable[int], seconds: float) -> None:
-        """Runs a column from every seed with a budget of processor seconds."""
+        """Runs a column from every seed with a budget of processor seconds.
+
+        Runs of the file have measured how many calls that is, else it is measured now.
+        """
         for seed in seeds:
             budget = partial(self._budget, task, name, seconds)
             self._run(task, name, seed, seconds_budget(seconds), budget)
@@ -176,9 +187,9 @@ class Table:
             self._warm.add(name)
 
     def _budget(self, task: Task, name: str, seconds: float) -> int:
+        self._warm_up(name)
         key = (task.key, name, seconds_budget(seconds))
         if key not in self._calls:
-            self._warm_up(name)
             self._calls[key] = calls_for(column(name), task.problem, task.costs, seconds)
         return self._calls[key]
 
@@ -186,30 +197,35 @@ class Table:
         key = (task.key, name, seed, budget)
         row = self._rows.get(key)
         known = row is not None
+        if row is None and self._is_late is not None and self._is_late():
+            return
         if row is None:
-            row, plan = _row(task, name, seed, budget, calls())
+            row, plan = self._made(task, name, seed, budget, calls())
+            if self._on_plan is not None:
+                self._on_plan(task, row, plan)
             self._rows[key] = row
             self._path.parent.mkdir(parents=True, exist_ok=True)
             with self._path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(asdict(row)) + "\n")
-            self.plans.append((row, plan))
         self.rows.append(row)
         self._on_row(row, known)
 
-
-def _row(task: Task, name: str, seed: int, budget: str, calls: int) -> tuple[Row, Plan]:
-    found: Measured = measure(column(name), task.problem, task.costs, calls, seed)
-    row = Row(
-        task=task.key,
-        graph=task.name,
-        column=name,
-        seed=seed,
-        budget=budget,
-        calls=found.calls,
-        cpu_seconds=round(found.cpu_seconds, 3),
-        value_ns=found.value_ns,
-    )
-    return row, found.plan
+    def _made(self, task: Task, name: str, seed: int, budget: str, calls: int) -> tuple[Row, Plan]:
+        found: Measured = measure(column(name), task.problem, task.costs, calls, seed)
+        row = Row(
+            task=task.key,
+            graph=task.name,
+            column=name,
+            seed=seed,
+            budget=budget,
+            calls=found.calls,
+            cpu_seconds=round(found.cpu_seconds, 3),
+            value_ns=found.value_ns,
+            given=calls,
+            revision=self._sources.revision,
+            sources=self._sources.digest,
+        )
+        return row, found.plan
 
 
 def _run_key(row: Row) -> tuple[str, str, int, str]:
@@ -231,52 +247,3 @@ def _read_rows(path: Path) -> list[Row]:
         except (ValueError, TypeError) as error:
             raise FormatError(f"{path}, line {number} is no row of a table: {error}") from error
     return rows
-
-
-def load_best(folder: Path, task: Task) -> BestKnown | None:
-    """Returns the best known plan of a task, re-scored; None where none is stored.
-
-    Raises:
-        FormatError: If a key is missing, or the stored value is not what the plan scores.
-        PlanError: If the plan was made for another graph or cluster.
-    """
-    path = folder / f"{task.name}.json"
-    if not path.exists():
-        return None
-    document = read_json(path)
-    missing = [key for key in ("plan", "value_ns", "command") if key not in document]
-    if missing:
-        raise FormatError(
-            f"{path} lacks {', '.join(missing)}; a best known plan is an object with the keys "
-            f"plan, value_ns and command"
-        )
-    plan = from_json(document["plan"], "plan", task.problem, where=str(path))
-    if not isinstance(plan, Plan):
-        raise FormatError(f"{path} holds no plan")
-    value = int(make_scorer(task.problem, task.costs).score_plans([plan])[0])
-    if value != document["value_ns"]:
-        raise FormatError(
-            f"{path} says {document['value_ns']} ns, and its plan scores {value}: the times or "
-            f"the engine have changed since {document['command']!r}"
-        )
-    return BestKnown(plan=plan, value_ns=value, command=str(document["command"]))
-
-
-def store_best(
-    folder: Path, task: Task, best: BestKnown, bounds: Sequence[Bound] = QUICK_BOUNDS
-) -> Path:
-    """Writes the best known plan of a task with its bounds and its making command."""
-    found = lower_bounds(task.problem, task.costs, bounds)
-    document: dict[str, Any] = {
-        "graph": task.name,
-        "machine": task.machine,
-        "value_ns": best.value_ns,
-        "bounds_ns": {bound.value: getattr(found, f"{bound.value}_ns") for bound in bounds},
-        "gap": round(best.value_ns / found.best_ns - 1.0, 6),
-        "command": best.command,
-        "plan": to_json(best.plan, task.problem),
-    }
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{task.name}.json"
-    write_atomic(path, json.dumps(document, indent=1) + "\n")
-    return path

@@ -7,24 +7,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from doppler import experiment_run
+from doppler.api import make_scorer
 from doppler.cli import main
 from doppler.columns import calls_for, column, measure
 from doppler.core.errors import ConfigError, FormatError
-from doppler.core.plan import make_plan
 from doppler.experiment import (
-    BestKnown,
     Row,
     Table,
     Task,
     calls_budget,
-    load_best,
-    make_task,
     seconds_budget,
     simulations_budget,
-    store_best,
 )
 from doppler.experiment_run import GROUPS, load_settings
+from doppler.experiment_sources import DECIDING, Sources, digest_of
 from doppler.experiment_summary import cell_lines, ratio, summarise
 from doppler.graphs.families import generate
 from doppler.graphs.published import PUBLISHED
@@ -47,9 +43,9 @@ def task():
     )
 
 
-def rows_of(path, task, names, seeds=(0, 1), seconds=0.02):
+def rows_of(path, task, names, seeds=(0, 1), seconds=0.02, sources=None):
     seen = []
-    table = Table(path, lambda row, known: seen.append((row, known)))
+    table = Table(path, lambda row, known: seen.append((row, known)), sources=sources)
     for name in names:
         table.by_seconds(task, name, seeds, seconds)
     return table, seen
@@ -66,6 +62,85 @@ def test_a_second_call_takes_finished_runs_from_the_file(tmp_path, task):
     costs = replace(task.costs, dispatch_ns=(1,) * 3)
     _, seen = rows_of(path, replace(task, costs=costs), ["heft"], seeds=(0,))
     assert not seen[0][1]
+
+
+def test_runs_of_other_sources_are_counted_and_made_again(tmp_path, task):
+    path = tmp_path / "rows.jsonl"
+    old, new = (Sources(revision=name, digest=name) for name in ("old", "new"))
+    table, seen = rows_of(path, task, ["heft"], sources=old)
+    assert {(row.revision, row.sources) for row in table.rows} == {("old", "old")}
+    table, seen = rows_of(path, task, ["heft"], seeds=(0,), sources=new)
+    assert (table.num_older, [known for _, known in seen]) == (2, [False])
+    assert [row.sources for row in table.rows] == ["new"]
+    # each state of the sources finds its own lines again
+    for sources, older in ((old, 1), (new, 2)):
+        table, seen = rows_of(path, task, ["heft"], seeds=(0,), sources=sources)
+        assert (table.num_older, [known for _, known in seen]) == (older, [True])
+        assert table.rows[0].sources == sources.digest
+
+
+def test_lines_without_sources_are_older_ones(tmp_path, task):
+    path = tmp_path / "rows.jsonl"
+    rows_of(path, task, ["heft"], seeds=(0,))
+    line = json.loads(path.read_text())
+    path.write_text(
+        json.dumps({k: v for k, v in line.items() if k not in ("given", "revision", "sources")})
+        + "\n"
+    )
+    table, seen = rows_of(path, task, ["heft"], seeds=(0,))
+    assert (table.num_older, [known for _, known in seen]) == (1, [False])
+
+
+def test_the_digest_is_of_code_and_weights_that_decide_a_value(tmp_path):
+    package, simulator = tmp_path / "doppler", tmp_path / "simulator"
+    for name in (*DECIDING, "policies/pretrained", "report"):
+        (package / name).mkdir(parents=True, exist_ok=True)
+        (package / name / "a.py").write_text("")
+    simulator.mkdir()
+    weights = package / "policies/pretrained/tensors.safetensors"
+    for path in (simulator / "a.py", package / "columns.py", package / "cli.py", weights):
+        path.write_text("")
+    seen = {digest_of(package, [simulator])}
+    for path in (package / "report/a.py", package / "cli.py"):
+        path.write_text("x = 1")
+    assert {digest_of(package, [simulator])} == seen
+    changed = [package / name / "a.py" for name in DECIDING]
+    for path in (*changed, simulator / "a.py", package / "columns.py", weights):
+        path.write_text("x = 1")
+        digest = digest_of(package, [simulator])
+        assert digest not in seen, path
+        seen.add(digest)
+
+
+def test_what_a_run_made_is_handed_over_before_its_line_is_written(tmp_path, task):
+    """A run that is killed while its plan is stored is made again; seen to fail the other way."""
+    path, plans = tmp_path / "rows.jsonl", []
+
+    def killed(task, row, plan):
+        plans.append((row.value_ns, plan))
+        raise KeyboardInterrupt
+
+    table = Table(path, lambda *_: None, on_plan=killed)
+    with pytest.raises(KeyboardInterrupt):
+        table.by_simulations(task, "heft", (0,), 5)
+    assert not path.exists()
+    assert make_scorer(task.problem, task.costs).score_plans([plans[0][1]]) == [plans[0][0]]
+
+
+def test_a_late_table_has_what_the_file_has(tmp_path, task):
+    path = tmp_path / "rows.jsonl"
+    rows_of(path, task, ["heft"], seeds=(0,))
+    table = Table(path, lambda *_: None, is_late=lambda: True)
+    table.by_seconds(task, "heft", (0, 1), 0.02)
+    assert [row.seed for row in table.rows] == [0]
+
+
+def test_calls_of_a_budget_in_seconds_are_measured_once_per_file(tmp_path, task, monkeypatch):
+    path = tmp_path / "rows.jsonl"
+    first, _ = rows_of(path, task, ["random_best"], seeds=(0,))
+    monkeypatch.setattr("doppler.experiment.calls_for", None)
+    again, _ = rows_of(path, task, ["random_best"], seeds=(1,))
+    assert again.rows[0].given == first.rows[0].given == first.rows[0].calls
 
 
 def test_a_line_that_was_cut_short_is_run_again(tmp_path, task):
@@ -118,7 +193,17 @@ def test_budgets_in_seconds_grow_with_the_seconds_and_fixed_planners_keep_theirs
     assert calls_for(column("heft"), task.problem, task.costs, 5.0) == 128
 
 
-@pytest.mark.parametrize("name", ["heft_polish", "policy_only", "policy_drawn", "policy_polish"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "heft_polish",
+        "rules_polish",
+        "policy_only",
+        "policy_drawn",
+        "drawn_no_network",
+        "policy_polish",
+    ],
+)
 def test_own_columns_keep_to_their_budget_and_repeat(name, task):
     make = column(name)
     runs = [measure(make, task.problem, task.costs, 70, 3) for _ in range(2)]
@@ -127,7 +212,28 @@ def test_own_columns_keep_to_their_budget_and_repeat(name, task):
     assert runs[0].value_ns >= task.bound_ns
 
 
-@pytest.mark.parametrize("name", ["policy_only", "policy_drawn", "policy_tuned"])
+def test_the_polish_of_the_rules_is_the_portfolio_at_equal_calls(task):
+    """Where a tenth of the calls pays for all rules; HEFT's polish walks from another start."""
+    by_rules, by_heft, portfolio = (
+        measure(column(name), task.problem, task.costs, 700, 3)
+        for name in ("rules_polish", "heft_polish", "portfolio")
+    )
+    assert by_rules.plan.placement == portfolio.plan.placement
+    assert by_rules.plan.priority == portfolio.plan.priority
+    assert by_heft.plan.priority != portfolio.plan.priority
+
+
+def test_drawing_without_a_network_asks_no_pretrained_policy(task, monkeypatch):
+    with_network = measure(column("policy_drawn"), task.problem, task.costs, 70, 3)
+    monkeypatch.setattr("doppler.planners.guided.load_pretrained", None)
+    without = measure(column("drawn_no_network"), task.problem, task.costs, 70, 3)
+    assert without.plan.source == "drawn_no_network"
+    assert without.plan.priority != with_network.plan.priority
+
+
+@pytest.mark.parametrize(
+    "name", ["policy_only", "policy_drawn", "drawn_no_network", "policy_tuned"]
+)
 def test_policies_on_their_own_never_search(name, task, monkeypatch):
     def searched(*_, **__):
         raise AssertionError("searched")
@@ -184,42 +290,12 @@ def test_cells_by_hand(task):
     assert lines[1].split()[:2] == ["small", "portfolio"]
 
 
-def test_a_best_known_plan_is_scored_again_when_it_is_read(tmp_path, task):
-    placement = tuple(op % 3 for op in range(30))
-    plan = make_plan(task.problem, placement, (0,) * 30, "test")
-    make = measure(lambda *_: plan, task.problem, task.costs, 1, 0)
-    best = BestKnown(plan=plan, value_ns=make.value_ns, command="by hand")
-    path = store_best(tmp_path, task, best)
-    assert load_best(tmp_path, task) == best
-    document = json.loads(path.read_text())
-    assert max(document["bounds_ns"].values()) == task.bound_ns
-    path.write_text(json.dumps(document | {"value_ns": make.value_ns - 1}))
-    with pytest.raises(FormatError, match="its plan scores"):
-        load_best(tmp_path, task)
-    path.write_text(json.dumps({"plan": document["plan"]}))
-    with pytest.raises(FormatError, match="lacks value_ns, command"):
-        load_best(tmp_path, task)
-    assert load_best(tmp_path, replace(task, name="none")) is None
-
-
-@pytest.mark.parametrize(
-    "path", sorted((EXPERIMENTS / "best_known").glob("*.json")), ids=lambda path: path.stem
-)
-def test_the_best_known_plans_score_what_they_say(path):
-    """Fails where the engine, the times or the graphs have changed since a plan was stored."""
-    document = json.loads(path.read_text())
-    task = make_task(path.stem, document["machine"])
-    best = load_best(path.parent, task)
-    assert best.value_ns == document["value_ns"] >= task.bound_ns
-    assert max(document["bounds_ns"].values()) == task.bound_ns
-
-
 @pytest.mark.parametrize("path", sorted((EXPERIMENTS / "experiment").glob("*.yaml")), ids=str)
 def test_every_experiment_file_is_complete(path):
     settings = load_settings(EXPERIMENTS, path.stem, [])
     assert set(settings.graphs) <= set(PUBLISHED)
     assert settings.graphs
-    assert settings.columns
+    assert bool(settings.columns) != bool(settings.bound_seconds)
     for graph in settings.graphs:
         assert PUBLISHED[graph].num_devices in settings.machines
     assert all((EXPERIMENTS / group).is_dir() for group in GROUPS)
@@ -248,23 +324,3 @@ def test_the_command_makes_a_table_and_goes_on(tmp_path, capsys, monkeypatch):
     assert " ".join(capsys.readouterr().out.split()).count("from the file") == 2
     rows = (tmp_path / "smoke.jsonl").read_text().splitlines()
     assert [json.loads(line)["budget"] for line in rows] == [seconds_budget(0.2)] * 2
-
-
-def test_a_better_plan_is_stored_and_a_worse_one_is_not(tmp_path, task, monkeypatch):
-    monkeypatch.setattr(experiment_run, "_task", lambda *_: task)
-
-    def run(name, rows):
-        settings = experiment_run.ExperimentSettings(
-            graphs=["small"], columns=[name], seeds=1, seconds=0.05, update_best=True
-        )
-        return experiment_run.run_experiment(
-            settings, tmp_path / rows, tmp_path, "made by", lambda *_: None
-        )
-
-    assert len(run("single_device", "a").stored) == 1
-    worse = run("single_device", "b")
-    assert worse.stored == ()
-    better = run("annealing", "c")
-    assert len(better.stored) == 1
-    assert better.best_ns["small"] < worse.best_ns["small"]
-    assert "column annealing, seed 0" in load_best(tmp_path, task).command

@@ -137,7 +137,7 @@ class ExactPlanner:
         start = _best_of(annealing.plan, problem, scorer, calls, rng)
         # A percentile over noise is no value of the model, so nothing can be proved of it.
         has_bound = problem.objective is not Objective.p95
-        hint = None if start is None or not has_bound else _hint(mask, scorer.costs, *start)
+        hint = None if start is None or not has_bound else hint_of(mask, scorer.costs, *start)
         bound_ns = lower_bounds(problem, scorer.costs).best_ns
         found = solve_schedule(mask, scorer.costs, bound_ns, self._settings(budget), seed, hint)
         best = _Best(problem, scorer, last_call, self.source)
@@ -176,9 +176,9 @@ def _best_of(
     return evaluator.plan(), evaluator.best_ns
 
 
-def _hint(mask: Mask, costs: Costs, plan: Plan, value_ns: int) -> Hint:
-    first = [members[0] for members in mask.members]
-    devices_U = np.asarray(plan.placement, dtype=np.int64)[first]
+def hint_of(mask: Mask, costs: Costs, plan: Plan, value_ns: int) -> Hint:
+    """Returns the schedule of a plan whose value in ns is known, for the solver to start from."""
+    devices_U = mask.devices_of(plan.placement)
     if has_period(mask.problem):
         return Hint(value_ns=value_ns, devices_U=devices_U)
     # The trace of a plan that is scored already: no further plan is tried.
