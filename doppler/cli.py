@@ -8,6 +8,7 @@ from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, get_origin
 
 from doppler import __version__, commands, hardware_commands
+from doppler.comparison import compare
 from doppler.compose import compose_config, flat_keys, job_choices
 from doppler.config import (
     AnyJobConfig,
@@ -120,9 +121,12 @@ COMMANDS: dict[str, Command] = {
     ),
     "compare": Command(
         schema=CompareConfig,
-        run=commands.compare,
-        about="Run several planners on one graph at equal budget and print the table.",
-        examples=("doppler compare graph=g.json cluster=c.json budget=5000",),
+        run=compare,
+        about="Run several planners on one graph at equal budget, from several seeds.",
+        examples=(
+            "doppler compare graph=g.json cluster=c.json budget=5000",
+            "doppler compare graph=g.json cluster=c.json seeds=10 table=table.json",
+        ),
     ),
     "simulate": Command(
         schema=SimulateConfig,
@@ -221,6 +225,7 @@ COMMANDS: dict[str, Command] = {
             "doppler experiment doppler_table graphs=[chainmm,ffnn] seeds=2 seconds=1",
             "doppler experiment ablation columns=[dual,ppo] simulations=500",
             "doppler experiment best_known",
+            "doppler experiment bounds bound_seconds=600 graphs=[llama_block]",
         ),
     ),
     "pretrain": Command(

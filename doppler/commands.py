@@ -9,7 +9,6 @@ from rich.table import Table
 
 from doppler.api import (
     PlannerResult,
-    compare_problem,
     make_problem,
     plan_problem,
     plan_spread,
@@ -31,7 +30,7 @@ from doppler.core.errors import ConfigError
 from doppler.core.problem import Objective, Problem
 from doppler.core.serialize import load_plan, save
 from doppler.cost_choice import CostChoice
-from doppler.graph_config import CompareConfig, GraphConfig, PlanConfig, SimulateConfig
+from doppler.graph_config import GraphConfig, PlanConfig, SimulateConfig
 from doppler.graphs.files import read_graph_file
 from doppler.jobs import resolve_any_job
 from doppler.learn_run import LEARNED
@@ -127,32 +126,6 @@ def plan(config: PlanConfig, command: Sequence[str]) -> None:
     if output is not None:
         save(result.plan, output, problem)
         view.line(f"plan: {config.output}")
-
-
-def compare(config: CompareConfig, command: Sequence[str]) -> None:
-    """Runs several planners at equal budget."""
-    check_planners(config.planners)
-    output = check_output(config.output)
-    problem, costs, choice = read_problem(config)
-    view = View()
-    with view.progress("planners", len(config.planners)) as advance:
-        results = compare_problem(
-            problem,
-            costs,
-            config.planners,
-            config.budget,
-            config.seed,
-            noise=choice.noise(config.noise, problem.objective),
-            bound_effort=config.bound_effort,
-            on_result=lambda r: advance(1, f"{r.planner} {r.value_ns / 1e6:.3f} ms"),
-        )
-    view.show(_result_table(problem, results))
-    if results[0].bound:
-        words = f"lower {bound_words(problem)}"
-        view.line(f"{words}: {results[0].bound_ns / 1e6:.3f} ms ({results[0].bound})")
-    if output is not None:
-        save(results[0].plan, output, problem)
-        view.line(f"best plan: {config.output}")
 
 
 def simulate(config: SimulateConfig, command: Sequence[str]) -> None:

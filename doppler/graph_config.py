@@ -160,11 +160,13 @@ class CompareConfig(GraphConfig):
         0.0, "seconds of work that CP-SAT may spend on the lower bound; 0 = quick bounds only"
     )
     output: str | None = setting(None, "file that the best plan is written to")
-    seed: int = setting(0, "seed of every planner")
+    table: str | None = setting(None, "file that the table is written to (JSON)")
+    seed: int = setting(0, "first seed of every planner")
+    seeds: int = setting(5, "number of seeds that every planner starts from")
 
     def __post_init__(self) -> None:
         GraphConfig.__post_init__(self)
-        at_least(self, 1, "budget")
+        at_least(self, 1, "budget", "seeds")
         at_least(self, 0, "bound_effort")
 
 
@@ -282,6 +284,9 @@ class ExperimentConfig:
         None, "plans that each run may have scored, in place of processor seconds"
     )
     update_best: bool | None = setting(None, "store plans that are better than the best known")
+    bound_seconds: float | None = setting(
+        None, "seconds that CP-SAT may work on the lower bound of each graph, which is stored"
+    )
 
     def __post_init__(self) -> None:
         if not self.name:
