@@ -295,11 +295,11 @@ def free_placement(planner: str, budget: int, gmis: list[int], figures: dict[str
 
     Cut as the templates want it, every GMI has the same work, and a synchronous job is symmetric.
     Cut into `SHARDS` shards and `TRAINERS` parts whatever the layout, as our own jobs are, it does
-    not divide evenly. The planner places the three best variants and does not see their plans; a
-    gain below 1 says that it found nothing as good within its budget.
+    not divide evenly. The planner places the three best variants. Learned begins from the plan of
+    the variant, as in the coordinator, so it is never behind; others do not see it, and a gain
+    below 1 says that they found nothing as good within their budget.
     """
     print(f"\n{planner} over the best template (one GPU, Ant, {budget} simulations per variant)")
-    make = LearnedPlanner(start=Start.pretrained) if planner == "learned" else get_planner(planner)
     rows = [(JobMode.synchronous, None, None), *((mode, SHARDS, TRAINERS) for mode in JobMode)]
     for (mode, shards, trainers), g in itertools.product(rows, gmis):
         layouts = {g: paper_layout(dgx(1, 1), g)}
@@ -310,6 +310,11 @@ def free_placement(planner: str, budget: int, gmis: list[int], figures: dict[str
         planned = []
         for _, variant in values[:3]:
             scorer = CompiledScorer(variant.problem, costs_of(variant.problem))
+            make = (
+                LearnedPlanner(start=Start.pretrained, first_plans=(variant.plan,))
+                if planner == "learned"
+                else get_planner(planner)
+            )
             plan = make(variant.problem, scorer, Budget(budget), np.random.default_rng(SEED))
             planned.append(int(scorer.score_plans([plan])[0]))
         gain = values[0][0] / min(planned)

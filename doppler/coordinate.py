@@ -12,11 +12,12 @@ from collections.abc import Callable, Mapping, Sequence
 
 from rich.table import Table
 
-from doppler.calibration import cache_folder, load_or_calibrate
+from doppler.calibration import Calibration, cache_folder, load_or_calibrate
 from doppler.compose import overridden_keys
 from doppler.config import JobConfig
 from doppler.console import View
 from doppler.coordinate_config import CoordinateConfig, ProfileSource
+from doppler.coordinate_output import Choice, check_folder, fastest, write_choices
 from doppler.coordination import Batch, Coordination, Row, Verified
 from doppler.coordinator.reading import Reading
 from doppler.coordinator.resource_model import (
@@ -37,42 +38,72 @@ from doppler.coordinator.search import (
     exhaustive,
 )
 from doppler.coordinator.variants import Refusal, variant_name
+from doppler.core.errors import ConfigError
+from doppler.core.job_mode import JobMode
 from doppler.jobs import resolve_job
+from doppler.planners.learned import SOURCE
 from executor.options import ExecutorOptions
 from executor.probe import probe
-from simulator.costs.measured import CostTable
 
 
 def coordinate(config: CoordinateConfig, command: Sequence[str]) -> None:
     """Calibrates, ranks everything per batch, measures the best, compares the searches."""
     settings = resolve_job(config.job, overridden_keys(command))
+    folder = check_folder(config.output)
+    names = _wanted(config, settings.mode)
     view = View()
-    coordination = _calibrated(config, settings, view)
+    coordination, calibrations = _calibrated(config, settings, view)
     counts = sorted(
         {max(1, round(settings.envs_per_shard * c)) for c in config.calibration.env_counts}
     )
     refused: dict[Refusal, list[Batch]] = {}
+    choices: list[Choice] = []
     for count in counts:
         rows: list[Row] = []
         with view.progress(f"placing {count * settings.num_shards} environments", None) as advance:
             for batch in coordination.batches(count):
-                templates, not_possible = coordination.templates(batch)
+                everything, not_possible = coordination.templates(batch)
+                templates = [row for row in everything if row.variant.template.value in names]
                 for refusal in not_possible:
-                    refused.setdefault(refusal, []).append(batch)
+                    if refusal.template.value in names:
+                        refused.setdefault(refusal, []).append(batch)
                 rows += templates
-                rows += coordination.learned(templates, config.budget)
+                if SOURCE in names:
+                    rows += coordination.learned(templates, config.budget)
                 advance(1, f"{batch.num_shards} shards")
-        _show_batch(config, coordination, rows, view)
+        if rows:
+            choices.append(_show_batch(config, coordination, rows, view))
+    if choices:
+        _show_fastest(choices, view)
+        if folder is not None:
+            best = write_choices(folder, choices, coordination, calibrations, config, command)
+            view.line(f"the job as chosen, by batch: {folder}; the fastest: doppler run {best}")
     _show_refusals(refused, view)
     _show_model(coordination, settings.envs_per_shard, view)
     _show_searches(config, coordination, counts, view)
 
 
-def _calibrated(config: CoordinateConfig, settings: JobConfig, view: View) -> Coordination:
-    """Returns the job with measured costs of both forms of its graph."""
+def _wanted(config: CoordinateConfig, mode: JobMode) -> set[str]:
+    """Returns the names of what is compared, refused if the mode has none of the templates."""
+    possible = {template.value for template in templates_for(mode)}
+    if config.templates is None:
+        return possible | {SOURCE}
+    names = set(config.templates)
+    if not names & possible:
+        raise ConfigError(
+            f"templates of a {mode.value} job are {', '.join(sorted(possible))}, and templates is "
+            f"{config.templates}"
+        )
+    return names
+
+
+def _calibrated(
+    config: CoordinateConfig, settings: JobConfig, view: View
+) -> tuple[Coordination, dict[bool, Calibration]]:
+    """Returns the job with measured costs of both forms of its graph, and the measurements."""
     hardware = probe(shm_dir=config.executor.shm_dir).hardware
     options = ExecutorOptions(shm_dir=config.executor.shm_dir)
-    tables: dict[bool, CostTable] = {}
+    calibrations: dict[bool, Calibration] = {}
     warnings: list[str | None] = []
     with view.progress("measuring the job's ops", None) as advance:
         for fused in (True, False):
@@ -85,21 +116,24 @@ def _calibrated(config: CoordinateConfig, settings: JobConfig, view: View) -> Co
                 options=options,
                 progress=lambda note: advance(1, note),
             )
-            tables[fused] = calibration.table()
+            calibrations[fused] = calibration
             warnings.append(calibration.warning)
             hardware = calibration.hardware(hardware) if fused else hardware
     for text in filter(None, warnings):
         view.line(f"warning: {text}")
-    return Coordination(settings, hardware, tables, config.seed)
+    tables = {fused: calibration.table() for fused, calibration in calibrations.items()}
+    return Coordination(settings, hardware, tables, config.seed), calibrations
 
 
 def _show_batch(
     config: CoordinateConfig, coordination: Coordination, rows: Sequence[Row], view: View
-) -> None:
-    """Shows what was found at one global batch, best first, the first few measured."""
+) -> Choice:
+    """Shows what was found at one global batch, best first, the first few measured.
+
+    Returns:
+        What to run: as measured, else the best in simulation.
+    """
     ranked = sorted(rows, key=lambda row: -row.steps_per_s)
-    if not ranked:
-        return
     checked = _to_verify(ranked, config.verify)
     found: Verified | None = None
     if checked:
@@ -138,12 +172,25 @@ def _show_batch(
             f"({sum(row.simulations for row in learned):,} plans, "
             f"{sum(row.seconds for row in learned):.1f} s)"
         )
-    if found is not None:
-        row = checked[found.chosen]
-        view.line(
-            f"run: {row.name}, shards: {row.batch.num_shards} (the best template measured, unless "
-            f"another was faster beyond doubt)"
-        )
+    if found is None:
+        return Choice(row=ranked[0], measured=None)
+    row = checked[found.chosen]
+    view.line(
+        f"run: {row.name}, shards: {row.batch.num_shards} (the best template measured, unless "
+        f"another was faster beyond doubt)"
+    )
+    return Choice(row=row, measured=found.rates[found.chosen])
+
+
+def _show_fastest(choices: Sequence[Choice], view: View) -> None:
+    """Shows which global batch yields the most steps per second."""
+    best = fastest(choices)
+    source = "simulated" if best.measured is None else "measured"
+    view.line(
+        f"most steps per second of all batches: {best.row.batch.num_envs:,} environments, "
+        f"{best.row.name}, shards: {best.row.batch.num_shards}: {best.steps_per_s:,.0f} {source} "
+        "(a larger batch learns less per step, which nothing here measures)"
+    )
 
 
 def _to_verify(ranked: Sequence[Row], count: int) -> list[Row]:
@@ -229,17 +276,20 @@ def _show_searches(
     profile: Profile = coordination.profile
     if config.profiles is ProfileSource.measured:
 
+        @functools.cache  # all searches see one measurement of a point
         def profile(gmis: int, envs: int) -> Sample | None:
-            return coordination.measured_profile(gmis, envs, config.iterations)
+            return coordination.measured_profile(
+                gmis, envs, config.iterations, config.executor.shm_dir
+            )
 
     searches: dict[str, Callable[[], SearchResult]] = {
         "algorithm 1": lambda: algorithm_1(profile, _rate, space),
-        "algorithm 1 as printed": lambda: algorithm_1(profile, _rate, space, Reading.printed),
+        "as printed": lambda: algorithm_1(profile, _rate, space, Reading.printed),
         "exhaustive": lambda: exhaustive(profile, _rate, space),
     }
     for count in counts:
         total = count * shards
-        searches[f"{total} environments"] = functools.partial(
+        searches[f"{total:,} envs in all"] = functools.partial(
             at_fixed_batch, profile, _rate, space, total
         )
     found: dict[str, tuple[SearchResult, float]] = {}
@@ -250,17 +300,16 @@ def _show_searches(
             advance(1, name)
     best = best_by_batch([result for result, _ in found.values()])
     table = Table(title=f"GMI-DRL's search (DP-only, profiles {config.profiles.value})")
-    headings = ("search", "batch", "GMIs", "envs each", "steps/s", "gap", "profiles", "s")
-    for heading in headings:
-        is_number = heading in ("batch", "steps/s", "gap")
-        table.add_column(
-            heading, justify="left" if heading == "search" else "right", no_wrap=is_number
-        )
+    for heading in ("search", "GMIs", "envs", "steps/s", "gap", "of all", "profiles", "s"):
+        table.add_column(heading, justify="left" if heading == "search" else "right", no_wrap=True)
     for name, (result, seconds) in found.items():
-        cells = _search_cells(result, coordination.settings.horizon, best)
+        cells = _search_cells(result, best)
         table.add_row(name, *cells, str(result.num_profiles), f"{seconds:.2f}")
     view.show(table)
-    view.line("gap: below the best that was profiled at the same global batch")
+    view.line(
+        "gap: below the best that was profiled at the same global batch; of all: below the "
+        "best that was profiled at all; envs: on each GMI"
+    )
 
 
 def best_by_batch(results: Sequence[SearchResult]) -> dict[int, float]:
@@ -273,17 +322,17 @@ def best_by_batch(results: Sequence[SearchResult]) -> dict[int, float]:
     return best
 
 
-def _search_cells(found: SearchResult, horizon: int, best: Mapping[int, float]) -> tuple[str, ...]:
+def _search_cells(found: SearchResult, best: Mapping[int, float]) -> tuple[str, ...]:
     top = found.best
     if top is None or top.total is None:
-        return ("-", "-", "-", "nothing found", "-")
+        return ("-", "-", "nothing found", "-", "-")
     num_envs = top.gmis * top.envs
     return (
-        f"{num_envs * horizon:,}",
         str(top.gmis),
         str(top.envs),
         f"{top.total:,.0f}",
         f"{1 - top.total / best[num_envs]:.1%}",
+        f"{1 - top.total / max(best.values()):.1%}",
     )
 
 

@@ -5,7 +5,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from doppler.config import CalibrationSettings, ExecutorSettings, JobConfig, at_least, setting
+from doppler.coordinator.resource_model import Template
+from doppler.core.errors import ConfigError, nearest
 from doppler.measure import MIN_RATIOS
+from doppler.planners.learned import SOURCE
 
 
 class ProfileSource(enum.Enum):
@@ -26,6 +29,14 @@ class CoordinateConfig:
         CalibrationSettings, "measuring components; env_counts are the counts that are compared"
     )
     executor: ExecutorSettings = setting(ExecutorSettings, "the executor")
+    templates: list[str] | None = setting(
+        None,
+        f"what is compared: names among {', '.join(t.value for t in Template)} and {SOURCE}; "
+        "null = all",
+    )
+    output: str | None = setting(
+        None, "new folder with a plan per global batch for `doppler run`; null = none"
+    )
     budget: int = setting(
         300, "plans that the policy may simulate per layout and form of the graph"
     )
@@ -43,3 +54,12 @@ class CoordinateConfig:
         at_least(self, 1, "budget")
         at_least(self, MIN_RATIOS, "windows")
         at_least(self, 3, "iterations")
+        valid = [*(template.value for template in Template), SOURCE]
+        for name in self.templates or ():
+            if name not in valid:
+                raise ConfigError(f"templates has {name!r}; {nearest(name, valid)}")
+        if self.templates is not None and not set(self.templates) - {SOURCE}:
+            raise ConfigError(
+                f"templates names at least one template beside {SOURCE!r}, which begins from their "
+                f"plans, and it has {self.templates}"
+            )

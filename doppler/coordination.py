@@ -1,7 +1,7 @@
 """A job on this machine's cores under every layout, template, number of shards and learned plan.
 
-The global batch stays as it is while layout, shards and placement are compared; how large a batch
-should be is another question (learning has a say in it), so batches are never ranked together.
+The global batch stays as it is while layout, shards and placement are compared. How large a batch
+should be is another question, in which learning has a say: the fastest batch is told beside.
 """
 
 import dataclasses
@@ -27,7 +27,7 @@ from doppler.coordinator.variants import (
     make_variant,
 )
 from doppler.core.costs import Costs
-from doppler.core.errors import CapacityError
+from doppler.core.errors import CapacityError, WorkerDiedError
 from doppler.core.graph import DataflowGraph
 from doppler.core.hardware import Hardware
 from doppler.core.layout import Backend, Layout
@@ -143,15 +143,18 @@ class Coordination:
             Batch(num_envs=num_envs, num_shards=count) for count in counts if num_envs % count == 0
         ]
 
-    def real_job(self, batch: Batch, fused: bool) -> RLJob:
-        """Returns the job with a batch of another size or cut."""
-        settings = dataclasses.replace(
+    def real_settings(self, batch: Batch, fused: bool) -> JobConfig:
+        """Returns the job's settings with a batch of another size or cut."""
+        return dataclasses.replace(
             self.settings,
             num_shards=batch.num_shards,
             envs_per_shard=batch.envs_per_shard,
             fused=fused,
         )
-        return build_job(settings, self._seed)
+
+    def real_job(self, batch: Batch, fused: bool) -> RLJob:
+        """Returns the job with a batch of another size or cut."""
+        return build_job(self.real_settings(batch, fused), self._seed)
 
     def costs(self, problem: Problem) -> Costs:
         """Returns the measured costs of a problem's graph."""
@@ -166,6 +169,9 @@ class Coordination:
     def learned(self, templates: Sequence[Row], budget: int) -> list[Row]:
         """Returns the plan of the pretrained policy for every layout and form of the graph.
 
+        The policy begins from the templates' plans of the same problem, so in simulation its plan
+        is never behind them.
+
         Args:
             templates: Rows of one batch; equal problems are placed once, and on one GMI there is
                 nothing to place.
@@ -179,9 +185,11 @@ class Coordination:
                 continue
             start = time.perf_counter()
             scorer = make_scorer(problem, self.costs(problem))
-            plan = LearnedPlanner(start=Start.pretrained)(
-                problem, scorer, Budget(budget), np.random.default_rng(self._seed)
+            same = (other.variant for other in templates if other.variant.problem == problem)
+            planner = LearnedPlanner(
+                start=Start.pretrained, first_plans=tuple(variant.plan for variant in same)
             )
+            plan = planner(problem, scorer, Budget(budget), np.random.default_rng(self._seed))
             placed = self._row(dataclasses.replace(row.variant, plan=plan), row.batch)
             rows.append(
                 dataclasses.replace(
@@ -202,17 +210,23 @@ class Coordination:
             memory_bytes=max(trace.peak_bytes),
         )
 
-    def measured_profile(self, gmis: int, envs: int, iterations: int) -> Sample | None:
-        """Returns the same as measured on this machine; None if memory runs out."""
+    def measured_profile(
+        self, gmis: int, envs: int, iterations: int, shm_dir: str
+    ) -> Sample | None:
+        """Returns the same as measured on this machine; None if memory runs out.
+
+        Memory runs out where the executor says so, and where the system ends a worker: nobody else
+        ends one here. The bytes of a sample are those of tensors in both cases.
+        """
         row = self._dp_only(gmis, envs)
         problem, plan = row.variant.problem, row.variant.plan
         job = self.real_job(row.batch, fused=True)
         try:
-            with open_executor(job.spec, problem, ExecutorOptions()) as executor:
+            with open_executor(job.spec, problem, ExecutorOptions(shm_dir=shm_dir)) as executor:
                 executor.run(problem, plan, 3)
                 margins = margins_of(problem.graph, self.settings.mode)
                 trace = executor.run(problem, plan, iterations + margins.num_iterations)
-        except CapacityError:
+        except (CapacityError, WorkerDiedError):
             return None
         return Sample(
             gmis=gmis,

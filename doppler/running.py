@@ -203,6 +203,7 @@ class _Runner:
 
     def _run_on(self, situation: _Situation, checkpoint: Checkpoint | None, goal: int) -> None:
         settings = self._settings
+        self._left = ()  # a worker that dies while it starts leaves nothing to go on with
         save(situation.problem.cluster, self._folder / CLUSTER_FILE)
         save(situation.plan, self._folder / PLAN_FILE, situation.problem)
         show_preflight(situation.problem, self._options.shm_dir, self._view)

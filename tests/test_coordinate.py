@@ -2,15 +2,16 @@
 
 import contextlib
 import dataclasses
+import json
 
 import pytest
 
 from doppler import coordinate as module
-from doppler import coordination
-from doppler.api import simulate
-from doppler.calibration import Calibration, DispatchCost
+from doppler import coordination, running
+from doppler.api import make_scorer, simulate
+from doppler.calibration import Calibration, DispatchCost, load_calibration
 from doppler.cli import main
-from doppler.config import JOBS
+from doppler.config import JOBS, RunConfig
 from doppler.coordination import Batch, Coordination
 from doppler.coordinator.resource_model import Dominant, Template
 from doppler.coordinator.search import (
@@ -21,8 +22,11 @@ from doppler.coordinator.search import (
     at_fixed_batch,
     exhaustive,
 )
+from doppler.core.errors import WorkerDiedError
 from doppler.core.hardware import Hardware, Processor
 from doppler.core.job_mode import JobMode
+from doppler.core.problem import Problem
+from doppler.core.serialize import load_cluster, load_plan
 from doppler.jobs import build_job
 from doppler.measure import MIN_RATIOS
 from executor.probe import ProbeResult
@@ -199,9 +203,9 @@ def test_what_a_search_finds_is_ranked_among_equal_batches():
     best = module.best_by_batch([exhaustive(profile, rate, space), fixed])
     assert best == {8: 130.0, 16: 240.0}
     one = SearchResult((Point(1, 16, profile(1, 16), 150.0),))
-    assert module._search_cells(one, 4, best) == ("64", "1", "16", "150", "37.5%")
-    assert module._search_cells(fixed, 4, best) == ("32", "2", "4", "130", "0.0%")
-    assert module._search_cells(SearchResult(()), 4, best)[3] == "nothing found"
+    assert module._search_cells(one, best) == ("1", "16", "150", "37.5%", "37.5%")
+    assert module._search_cells(fixed, best) == ("2", "4", "130", "0.0%", "45.8%")
+    assert module._search_cells(SearchResult(()), best)[2] == "nothing found"
 
 
 class Simulated:
@@ -231,7 +235,24 @@ def test_short_windows_are_not_faster_than_the_job(mode, monkeypatch):
         assert rate.value == pytest.approx(row.steps_per_s, rel=1e-3), row.name
 
 
-def test_the_command_prints_variants_and_searches(monkeypatch, capsys):
+WORDS = [
+    f"job.{name}={getattr(SETTINGS, name)}"
+    for name in (
+        "num_shards",
+        "num_trainers",
+        "envs_per_shard",
+        "horizon",
+        "chunk",
+        "hidden",
+        "epochs",
+        "minibatches",
+    )
+]
+
+
+@pytest.fixture
+def by_hand(monkeypatch):
+    """The command on a machine of two cores whose op times are made by hand."""
     monkeypatch.setattr(
         module, "probe", lambda shm_dir: ProbeResult(hardware=HARDWARE, findings=())
     )
@@ -240,20 +261,94 @@ def test_the_command_prints_variants_and_searches(monkeypatch, capsys):
         "load_or_calibrate",
         lambda settings, *_, **__: (calibration(settings.fused), True),
     )
-    words = [
-        f"job.{name}={getattr(SETTINGS, name)}"
-        for name in (
-            "num_shards",
-            "num_trainers",
-            "envs_per_shard",
-            "horizon",
-            "chunk",
-            "hidden",
-            "epochs",
-            "minibatches",
+
+
+def test_the_learned_plan_is_never_behind_the_templates_of_its_problem(coordinator):
+    rows, _ = coordinator.templates(OWN)
+    for learned in coordinator.learned(rows, budget=6):
+        same = [row for row in rows if row.variant.problem == learned.variant.problem]
+        assert learned.steps_per_s >= max(row.steps_per_s for row in same)
+
+
+def test_the_choices_are_written_and_run_reads_them(by_hand, tmp_path, capsys):
+    folder = tmp_path / "chosen"
+    words = ["coordinate", "job=ppo_pendulum", *WORDS, "verify=0", "budget=4"]
+    words += ["templates=[dp_only,e_at]", f"output={folder}"]
+    assert main(words) == 0
+    out = capsys.readouterr().out
+    assert "learned(" not in out
+    assert "ea_t" not in out.split("resource model")[0]
+    assert "e_at" in out
+    choices = json.loads((folder / "choices.json").read_text())
+    assert [line["num_envs"] for line in choices] == [8, 16, 24]
+    best = max(choices, key=lambda line: line["simulated_steps_per_s"])
+    assert f"most steps per second of all batches: {best['num_envs']} environments" in out
+    text = "".join(out.split())
+    assert f"thefastest:dopplerrun{folder / best['folder']}".replace(" ", "") in text
+    for line in choices:
+        place = folder / line["folder"]
+        config = running._resolved(RunConfig(plan=str(place)), ["run", str(place)], place)
+        assert config.job.envs_per_shard * config.job.num_shards == line["num_envs"]
+        job = build_job(config.job, config.seed)
+        problem = Problem(
+            graph=job.graph,
+            cluster=load_cluster(place / "cluster.json"),
+            objective=job.objective,
         )
-    ]
-    assert main(["coordinate", "job=ppo_pendulum", *words, "verify=0", "budget=4"]) == 0
+        plan = load_plan(place / "plan.json", problem)  # refused if it were another graph's
+        costs = load_calibration(place / "cost_table.json").table().costs(problem)
+        period_ns = int(make_scorer(problem, costs).score_plans([plan])[0])
+        steps = line["num_envs"] * SETTINGS.horizon
+        assert steps * 1e9 / period_ns == pytest.approx(line["simulated_steps_per_s"])
+    assert main(words) == 2
+    assert "output is a folder that is new or empty" in capsys.readouterr().err
+
+
+def test_templates_are_asked_for_by_name(by_hand, capsys):
+    assert main(["coordinate", "job=ppo_pendulum", "templates=[dp_onl]"]) == 2
+    assert "templates has 'dp_onl'; did you mean 'dp_only'" in capsys.readouterr().err
+    assert main(["coordinate", "job=ppo_pendulum", "templates=[learned]"]) == 2
+    assert "at least one template beside 'learned'" in capsys.readouterr().err
+    assert main(["coordinate", "job=ppo_pendulum", "templates=[mp_dp]"]) == 2
+    assert "templates of a synchronous job are dp_mp, dp_only, e_at, ea_t" in (
+        capsys.readouterr().err
+    )
+
+
+def test_a_measured_point_is_measured_once_and_a_killed_worker_is_memory(
+    by_hand, monkeypatch, capsys
+):
+    seen = []
+
+    def measured(self, gmis, envs, iterations, shm_dir):
+        seen.append((gmis, envs))
+        return None if envs > 8 else self.profile(gmis, envs)
+
+    monkeypatch.setattr(Coordination, "measured_profile", measured)
+    words = [*WORDS, "verify=0", "budget=4", "templates=[dp_only]", "profiles=measured"]
+    assert main(["coordinate", "job=ppo_pendulum", *words]) == 0
+    assert len(seen) == len(set(seen)) > 2
+    assert "exhaustive" in capsys.readouterr().out
+
+
+def test_a_worker_that_the_system_ends_is_no_profile(coordinator, monkeypatch):
+    class Killed:
+        def run(self, problem, plan, iterations):
+            raise WorkerDiedError("the worker of device 'gmi0' (process 7) was killed")
+
+    asked = []
+
+    def open_killed(spec, problem, options):
+        asked.append(options.shm_dir)
+        return contextlib.nullcontext(Killed())
+
+    monkeypatch.setattr(coordination, "open_executor", open_killed)
+    assert coordinator.measured_profile(2, 8, 5, "/dev/shm/elsewhere") is None
+    assert asked == ["/dev/shm/elsewhere"]
+
+
+def test_the_command_prints_variants_and_searches(by_hand, capsys):
+    assert main(["coordinate", "job=ppo_pendulum", *WORDS, "verify=0", "budget=4"]) == 0
     out = capsys.readouterr().out
     for text in ("dp_only", "ea_t", "e_at", "(1+0+1)", "algorithm 1", "exhaustive"):
         assert text in out
@@ -261,10 +356,11 @@ def test_the_command_prints_variants_and_searches(monkeypatch, capsys):
     for batch in (32, 64, 96):
         assert f"global batch {batch}" in out
     # 2, 4 and 8 shards each; 8 environments in 8 shards are smaller than what was measured.
-    assert out.count("learned(2 GMIs, fused)") == 8
+    rows = [line for line in out.splitlines() if "│ learned(2 GMIs, fused)" in line]
+    assert len(rows) == 8
     assert "8 environments in 8 shards" in out
     assert "learned placement over the best template" in out
-    assert "16 environments" in out
+    assert "16 envs in all" in out
     assert "resource model on measured op times (compute decides)" in out
     assert "gap: below the best that was profiled at the same global batch" in out
     assert "printed: the paper's reading" in out

@@ -15,6 +15,7 @@ import pytest
 from omegaconf import OmegaConf
 from rich.console import Console
 
+from doppler import running
 from doppler.calibration import (
     calibrate,
     job_problem,
@@ -242,6 +243,27 @@ def test_a_killed_worker_is_replaced_by_a_plan_for_the_rest(stored, tmp_path):
     assert load_checkpoint(folder).iteration == 120
     assert load_cluster(folder / CLUSTER_FILE).num_devices == 1
     assert [record["iteration"] for record in rewards(folder)] == list(range(120))
+    assert no_worker_left()
+
+
+def test_a_worker_that_dies_while_the_new_plan_starts_ends_the_run_by_name(
+    stored, tmp_path, monkeypatch
+):
+    """Who is left is known by the numbers of the old devices only, so nobody goes on with them."""
+    real, begun = running.JobSession, []
+
+    def session(*arguments):
+        begun.append(arguments)
+        if len(begun) == 2:
+            raise WorkerDiedError("the worker of device 'core' ended at its start")
+        return real(*arguments)
+
+    monkeypatch.setattr(running, "JobSession", session)
+    thread = kill_a_running_worker(tmp_path / "results")
+    with pytest.raises(WorkerDiedError, match="at its start"):
+        run(config_of(stored, tmp_path, iterations=100_000, on_failure=Policy.replan))
+    thread.join()
+    assert len(begun) == 2
     assert no_worker_left()
 
 

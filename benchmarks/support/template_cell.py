@@ -145,14 +145,18 @@ class CellBench:
         ]
 
     def placed(self, templates: list[Candidate]) -> list[Candidate]:
-        """The policy's plan of every variant that fits; equal problems are placed once."""
+        """The policy's plan of every variant that fits; equal problems are placed once.
+
+        The policy begins from the templates' plans of the same problem, as in the coordinator.
+        """
         found: list[Candidate] = []
         for candidate in templates:
             problem = candidate.variant.problem
             is_placed = any(c.variant.problem == problem for c in found)
             if candidate.oversubscribed or problem.cluster.num_devices == 1 or is_placed:
                 continue
-            plan = LearnedPlanner(start=Start.pretrained)(
+            same = tuple(c.plan for c in templates if c.variant.problem == problem)
+            plan = LearnedPlanner(start=Start.pretrained, first_plans=same)(
                 problem,
                 CompiledScorer(problem, self._costs(problem)),
                 Budget(LEARNED_BUDGET),

@@ -3,6 +3,7 @@
 from doppler.core.errors import ClusterError
 from doppler.core.hardware import Hardware, Processor
 from doppler.core.layout import Backend, Layout, Slice
+from doppler.core.partition import PartitionRules, check_instances
 
 MAX_GMIS = {Backend.mig: 7, Backend.mps: 48}
 """GMIs per GPU that the vendor allows.
@@ -10,18 +11,37 @@ MAX_GMIS = {Backend.mig: 7, Backend.mps: 48}
 Source: NVIDIA MIG User Guide (seven compute slices); NVIDIA MPS documentation (48 clients).
 """
 UNIT_MULTIPLE = {Backend.green_context: 8}
-"""Multiprocessors come in groups of this many from Hopper on.
+"""Multiprocessors come in groups of this many from Hopper on; used where a processor has no rules.
 
 Source: FlashInfer documentation of `split_device_green_ctx` (10 asked -> 16).
 """
 
 
 def max_gmis(processor: Processor, backend: Backend) -> int:
-    """Returns how many GMIs a processor can be cut into by a back end."""
+    """Returns how many equal GMIs a processor can be cut into by a back end, 0 if into none."""
+    most = MAX_GMIS.get(backend, processor.num_units)
+    return next((gmis for gmis in range(most, 0, -1) if even_units(processor, backend, gmis)), 0)
+
+
+def even_units(processor: Processor, backend: Backend, gmis: int) -> int:
+    """Returns the units of each of `gmis` equal GMIs, 0 if the processor cannot be cut so finely.
+
+    They keep to the processor's partition rules where it has some; units that do not divide are
+    left over.
+    """
+    if not 1 <= gmis <= MAX_GMIS.get(backend, processor.num_units):
+        return 0
     if backend is Backend.whole:
-        return 1
-    units = processor.num_units // UNIT_MULTIPLE.get(backend, 1)
-    return min(units, MAX_GMIS.get(backend, units))
+        return processor.num_units if gmis == 1 else 0
+    step, least, rules = UNIT_MULTIPLE.get(backend, 1) if gmis > 1 else 1, 1, processor.partitions
+    if rules is not None and backend is Backend.mig:
+        return _mig_units(rules, gmis)
+    if rules is not None and backend is Backend.mps:
+        step = rules.mps_step
+    elif rules is not None and backend is Backend.green_context:
+        step, least = rules.green_step if rules.green_min else 0, rules.green_min
+    units = processor.num_units // gmis // step * step if step else 0
+    return units if units >= least else 0
 
 
 def even_layout(hardware: Hardware, backend: Backend, gmis: int) -> Layout:
@@ -40,14 +60,13 @@ def even_layout(hardware: Hardware, backend: Backend, gmis: int) -> Layout:
         )
     slices: list[Slice] = []
     for processor in processors:
-        most = max_gmis(processor, backend)
-        if not 1 <= gmis <= most:
+        units = even_units(processor, backend, gmis)
+        if units == 0:
+            most = max_gmis(processor, backend)
+            found = f"into 1 to {most} GMIs" if most else "into no GMIs"
             raise ClusterError(
-                f"{processor.name!r} is cut into 1 to {most} GMIs by {backend.value}, and {gmis} "
-                f"are asked"
+                f"{processor.name!r} is cut {found} by {backend.value}, and {gmis} are asked"
             )
-        multiple = UNIT_MULTIPLE.get(backend, 1) if gmis > 1 else 1
-        units = processor.num_units // gmis // multiple * multiple
         slices += [
             Slice(
                 parent=processor.name,
@@ -58,3 +77,15 @@ def even_layout(hardware: Hardware, backend: Backend, gmis: int) -> Layout:
             for index in range(gmis)
         ]
     return Layout(name=f"{backend.value}x{gmis}", slices=tuple(slices))
+
+
+def _mig_units(rules: PartitionRules, gmis: int) -> int:
+    """Units of the largest profile of which a GPU holds so many instances, 0 if of none."""
+    for profile in sorted(rules.mig, key=lambda profile: -profile.units):
+        least_memory = rules.mig_profile(profile.units, None, "an even layout")
+        try:
+            check_instances([least_memory] * gmis, "an even layout")
+        except ClusterError:
+            continue
+        return profile.units
+    return 0

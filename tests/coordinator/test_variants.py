@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from doppler.coordinator.layouts import even_layout, max_gmis
+from doppler.coordinator.layouts import even_layout, even_units, max_gmis
 from doppler.coordinator.resource_model import Template, templates_for
 from doppler.coordinator.variants import (
     AGENT,
@@ -28,6 +28,8 @@ from doppler.core.layout import Backend
 from doppler.graphs.builder import GraphBuilder
 from doppler.graphs.drl_job import DRLJobShape, OpSize, build_drl_job
 from simulator.costs.source import UnknownTimeError
+from simulator.hardware.catalogue import load_catalogue
+from simulator.hardware.machines import named_hardware
 
 OUTPUTS = {
     "rollout": (64, 16),
@@ -219,3 +221,33 @@ def test_even_layouts_round_to_what_the_back_end_gives():
         even_layout(hardware, Backend.mig, 8)
     with pytest.raises(ClusterError, match="cuts a cpu, and hardware 'h' has none"):
         even_layout(hardware, Backend.core_group, 1)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    name=st.sampled_from(("dgx_a100", "dgx_h100", "dgx1_v100")),
+    backend=st.sampled_from((Backend.mps, Backend.green_context, Backend.mig)),
+    gmis=st.integers(1, 50),
+)
+def test_even_layouts_keep_to_the_rules_of_known_machines(name, backend, gmis):
+    hardware = named_hardware(load_catalogue(), name)
+    processor = next(p for p in hardware.processors if p.kind == "gpu")
+    if even_units(processor, backend, gmis) == 0:
+        with pytest.raises(ClusterError, match="GMIs by"):
+            even_layout(hardware, backend, gmis)
+        return
+    assert gmis <= max_gmis(processor, backend)
+    cluster = even_layout(hardware, backend, gmis).apply(hardware)  # refuses what breaks a rule
+    num_gpus = sum(processor.kind == "gpu" for processor in hardware.processors)
+    assert cluster.num_devices == gmis * num_gpus
+
+
+def test_even_mig_layouts_take_the_largest_profile_that_fits():
+    processor = next(
+        p for p in named_hardware(load_catalogue(), "dgx_a100").processors if p.kind == "gpu"
+    )
+    # NVIDIA MIG User Guide, A100: 7g has 98 multiprocessors, 3g 42, 2g 28, 1g 14.
+    found = [even_units(processor, Backend.mig, gmis) for gmis in range(1, 9)]
+    assert found == [98, 42, 28, 14, 14, 14, 14, 0]
+    assert even_units(processor, Backend.green_context, 3) % 2 == 0  # Ampere: multiples of 2
+    assert even_units(processor, Backend.green_context, 3) == 36
