@@ -31,7 +31,12 @@ from doppler.planners.annealing import AnnealingSettings, anneal
 from doppler.planners.base import Budget
 from doppler.planners.bounds import lower_bounds
 from doppler.planners.guides import Guide, GuideDecoder, GuidedSettings
-from doppler.planners.learned_run import AnytimeEvaluator, LearnedRun, PlanProgress
+from doppler.planners.learned_run import (
+    Allowance,
+    AnytimeEvaluator,
+    LearnedRun,
+    PlanProgress,
+)
 from doppler.planners.predicted import TimelineScorer
 from doppler.planners.predicted_walk import PredictedSearch, PredictedSettings
 from doppler.planners.watched import run_within
@@ -102,7 +107,8 @@ class GuidedPlanner:
         calls = evaluator.remaining
         with torch_threads(1):
             if self.predicted is None or problem.objective is not Objective.makespan:
-                explore(run, calls - round(settings.polish_share * calls), settings, rng)
+                drawn = calls - round(settings.polish_share * calls)
+                explore(run, evaluator.allow(drawn, 1.0), settings, rng)
             else:
                 polish = round(self.predicted.polish_share * calls)
                 _explore_predicted(run, calls - polish, settings, self.predicted, rng)
@@ -125,19 +131,19 @@ class GuidedPlanner:
 
 
 def explore(
-    run: LearnedRun, calls: int, settings: GuidedSettings, rng: np.random.Generator
+    run: LearnedRun, allowance: Allowance, settings: GuidedSettings, rng: np.random.Generator
 ) -> None:
-    """Spends `calls` on guides round the policies of a run; better plans become its elites.
+    """Spends an allowance on guides round the policies of a run; better plans become its elites.
 
     The parts for drawing and stepping are those of the settings without annealing.
     """
+    calls = allowance.remaining
     if calls < 1:
         return
     walk = _Walk(_decoder(run), run, settings, rng)
-    last = run.evaluator.remaining - calls
     drawing = settings.draw_share / max(1e-6, 1.0 - settings.polish_share)
-    walk.draw(max(1, min(calls, round(drawing * calls))))
-    walk.step(run.evaluator.remaining - last)
+    walk.draw(allowance.part(max(1, min(calls, round(drawing * calls))), drawing))
+    walk.step(allowance)
 
 
 def _explore_predicted(
@@ -157,7 +163,7 @@ def _explore_predicted(
     last = evaluator.remaining - calls
     search.draw(max(1, min(calls, round(predicted.draw_share * evaluator.remaining))))
     if search.is_empty:
-        explore(run, evaluator.remaining - last, settings, rng)
+        explore(run, evaluator.allow(evaluator.remaining - last, 1.0), settings, rng)
     else:
         search.walk(evaluator.remaining - last)
 
@@ -185,26 +191,32 @@ class _Walk:
             first.by_finish: (INFEASIBLE_NS, first) for first in (decoder.policy, decoder.heft)
         }
 
-    def draw(self, count: int) -> None:
+    def draw(self, allowance: Allowance) -> None:
         """Tries the policies as they are, HEFT, and guides round both."""
-        num_finish = round(self._settings.finish_share * count)
-        for first, number in (
-            (self._decoder.policy, count - num_finish),
-            (self._decoder.heft, num_finish),
+        count, finish_share = allowance.calls, self._settings.finish_share
+        num_finish = round(finish_share * count)
+        for first, number, share in (
+            (self._decoder.policy, count - num_finish, 1.0 - finish_share),
+            (self._decoder.heft, num_finish, 1.0),
         ):
+            part = allowance.part(number, share)
             for index in range(number):
+                if part.remaining < 1:
+                    break
                 self._try(
                     first if index == 0 else self._decoder.drawn(first, self._settings, self._rng)
                 )
 
-    def step(self, count: int) -> None:
-        """Changes a guide `count` times; what is not worse takes its place.
+    def step(self, allowance: Allowance) -> None:
+        """Changes a guide as often as allowed; what is not worse takes its place.
 
         It is the policies' best guide, unless that of the earliest finish has the head start.
         """
         policy_ns, finish_ns = self._best[False][0], self._best[True][0]
         by_finish = policy_ns > (1.0 + self._settings.head_start) * finish_ns
-        for _ in range(count):
+        for _ in range(allowance.remaining):
+            if allowance.remaining < 1:
+                break
             self._try(self._changed(self._best[by_finish][1]))
 
     def _changed(self, guide: Guide) -> Guide:

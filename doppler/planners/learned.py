@@ -19,28 +19,43 @@ teacher (no plan is scored); trained ones, such as the pretrained pair, do not g
 Source: DOPPLER (arXiv 2505.23131) with the changes of docs/design.md.
 """
 
+import functools
+import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 
 import numpy as np
-from torch import Tensor
 
 from doppler.core.plan import Plan
 from doppler.core.problem import Problem
 from doppler.core.runtime import INFEASIBLE_NS, Scorer
 from doppler.planners.base import Budget
 from doppler.planners.bounds import lower_bounds
+from doppler.planners.evaluator import KernelScorer
 from doppler.planners.guided import explore
 from doppler.planners.guides import GuidedSettings
 from doppler.planners.learned_run import AnytimeEvaluator, LearnedRun, PlanProgress
+from doppler.planners.run_state import (
+    Checkpointing,
+    RunState,
+    StateFolder,
+    Trial,
+    describe,
+    digest,
+    flat,
+    weights_of,
+)
+from doppler.planners.stage_two import new_legs, run_legs
+from doppler.planners.tiny import LoadScorer, tiny_problem
 from doppler.policies.ablations import new_policy
-from doppler.policies.assignment import Assignment, Ints
+from doppler.policies.assignment import Assignment
 from doppler.policies.build import build_assignment
 from doppler.policies.config import Learned, PolicyConfig
 from doppler.policies.dual import DualPolicy, policy_inputs
 from doppler.policies.pretrained import load_pretrained
 from doppler.policies.sampling import Temperature
 from doppler.training.config import (
+    ImitationConfig,
     LearnedMode,
     ReinforceConfig,
     Schedule,
@@ -50,13 +65,19 @@ from doppler.training.config import (
 )
 from doppler.training.elites import EliteBuffer
 from doppler.training.imitation import imitate, imitate_elites
-from doppler.training.learner import Learner, make_optimizer, torch_threads
-from doppler.training.metrics import OnRecord
-from doppler.training.reinforce import reinforce
+from doppler.training.learner import Learner, torch_threads
+from doppler.training.metrics import OnRecord, TrainingRecord
+from simulator.scorer import CompiledScorer
 
 SOURCE = "learned"
 PROBE = 16
 PROBE_TEMPERATURE = Temperature(select=0.5, place=0.5)
+PROBE_TIME = 0.1
+STAGE_ONE_TIME = 0.25
+"""Parts of the time left that a probe, stage I and the imitation of elites may take each."""
+LOAD_CALLS = 120
+
+Imitate = Callable[[Learner, ImitationConfig, OnRecord | None, Callable[[], float] | None], None]
 
 # Trained policies move in small steps, or a few noisy updates undo what they know.
 TUNED = TrainingConfig(
@@ -92,14 +113,20 @@ class LearnedPlanner:
         policy_config: Shape of policies that start from scratch.
         training: Shares and settings of the parts; None = the default, with smaller steps and
             colder samples where the policies are trained already (`TUNED`).
-        seconds: Time that a run may take beside its budget of plans; a part that is begun is
-            ended. With it, equal seeds need not give equal plans.
+        seconds: Time that a run may take beside its budget of plans, counted once what is compiled
+            has been loaded; a search that is begun is ended. With it, equal seeds need not give
+            equal plans.
         on_record: Called after every update of stages I and II.
         on_progress: Called whenever the best plan gets better.
         first_plans: Plans of the problem to begin from, a template's for example: they are scored
             within the budget, and the search of mode `polish` walks from them, too.
         policy: Policies to start from; after a call, the trained ones (for stage III).
         learner: After a call, the state of training, elites included.
+        checkpoint: Where the state of a run is kept; a second start with the same settings goes on
+            from there and ends in the same plan.
+        on_start: Called once before the first step with the number of records that an earlier
+            start has made, 0 for a new run.
+        clock: Seconds, for `seconds`.
         values_ns: After a call, the best value at the end of each part.
     """
 
@@ -113,8 +140,13 @@ class LearnedPlanner:
     first_plans: tuple[Plan, ...] = ()
     policy: DualPolicy | None = None
     learner: Learner | None = None
+    checkpoint: Checkpointing | None = None
+    on_start: Callable[[int], None] | None = None
+    clock: Callable[[], float] = time.monotonic
     values_ns: dict[str, int] = field(default_factory=dict)
     _settings: TrainingConfig = field(default_factory=TrainingConfig, init=False, repr=False)
+    _state: RunState = field(default_factory=RunState, init=False, repr=False)
+    _folder: StateFolder | None = field(default=None, init=False, repr=False)
 
     def __call__(
         self, problem: Problem, scorer: Scorer, budget: Budget, rng: np.random.Generator
@@ -139,6 +171,9 @@ class LearnedPlanner:
         rng: np.random.Generator,
         is_trained: bool,
     ) -> Plan:
+        first_state = rng.bit_generator.state
+        if self.seconds is not None:
+            self._load(scorer, is_trained)
         bound_ns = lower_bounds(problem, scorer.costs).best_ns if self.on_progress else 0
         evaluator = AnytimeEvaluator(
             problem,
@@ -148,41 +183,95 @@ class LearnedPlanner:
             seconds=self.seconds,
             bound_ns=bound_ns,
             on_progress=self.on_progress,
+            clock=self.clock,
         )
         learner = self._learner(build_assignment(problem, scorer.costs), rng)
         run = LearnedRun(problem, scorer, evaluator, learner, rng)
-        if not is_trained:
-            imitate(learner, self._settings.imitation, self.on_record)
-        run.score_greedy()
-        run.score_plans(self.first_plans)
-        if evaluator.best_ns >= INFEASIBLE_NS:
-            run.search(max(1, evaluator.remaining // 2), ())
-        self.values_ns = {"greedy": evaluator.best_ns}
-        if self.mode is LearnedMode.sample:
-            self._part(run, "sample")
-            run.sample(evaluator.remaining)
-        elif self.mode is LearnedMode.tune:
-            self._part(run, "tune")
-            run.sample(min(PROBE, evaluator.remaining), PROBE_TEMPERATURE)
-            self._reinforce(run, 1.0)
-        elif self.mode is LearnedMode.polish:
-            self._polish(run, is_trained)
+        self._state, self._folder = RunState(), None
+        if self.checkpoint is not None:
+            settings = {
+                **describe(problem, scorer, budget, first_state, learner.policy),
+                **flat(asdict(self._settings), "training."),
+                "training": digest(repr(self._settings)),  # kinds of schedules and of stage II
+                "mode": self.mode.value,
+                "start": self.start.value,
+                "seconds": self.seconds,
+                "first_plans": digest(repr(self.first_plans)),
+                **self.checkpoint.also,
+            }
+            self._folder = StateFolder(path=self.checkpoint.folder, settings=settings)
+            self._state = self._folder.read(run) or self._state
+        if self.on_start is not None:
+            self.on_start(self._state.records)
+        self.values_ns = self._state.values_ns
+        steps = self._steps(is_trained)
+        for step in range(self._state.step, len(steps)):
+            self._state.step = step
+            self._write(run)
+            steps[step](run)
         self.values_ns["end"] = evaluator.best_ns
+        self._state.step = len(steps)
+        self._write(run)
         return evaluator.plan()
 
-    def _polish(self, run: LearnedRun, is_trained: bool) -> None:
-        evaluator, training = run.evaluator, self._settings
-        calls = evaluator.calls_within(1.0)
+    def _steps(self, is_trained: bool) -> tuple[Callable[[LearnedRun], None], ...]:
+        """What is done one after the other; a run goes on with the step that it stopped in."""
+        first = (self._greedy,) if is_trained else (self._imitate, self._greedy)
+        by_mode: dict[LearnedMode, tuple[Callable[[LearnedRun], None], ...]] = {
+            LearnedMode.greedy: (),
+            LearnedMode.sample: (self._sample,),
+            LearnedMode.tune: (self._probe, self._reinforce),
+            LearnedMode.polish: (
+                self._samples if is_trained else self._first_search,
+                self._guide if is_trained else self._imitate_elites,
+                self._reinforce,
+                self._polish,
+            ),
+        }
+        return (*first, *by_mode[self.mode])
+
+    def _imitate(self, run: LearnedRun) -> None:
+        """Stage I."""
+        self._stage(run, self._settings.imitation.num_updates, imitate)
+
+    def _greedy(self, run: LearnedRun) -> None:
+        """The most likely episode and the plans handed over, or else any plan that fits."""
+        evaluator = run.evaluator
+        run.score_greedy()
+        run.score_plans(self.first_plans)
+        while evaluator.best_ns >= INFEASIBLE_NS and evaluator.remaining > 0:
+            run.search(max(1, evaluator.calls_within(1.0) // 2), ())
+            if self.seconds is None or evaluator.is_over:
+                break
+        self.values_ns["greedy"] = evaluator.best_ns
+
+    def _sample(self, run: LearnedRun) -> None:
+        self._part(run, "sample")
+        run.sample(run.evaluator.allow(run.evaluator.remaining, 1.0))
+
+    def _probe(self, run: LearnedRun) -> None:
+        """Some colder episodes before stage II."""
+        self._part(run, "tune")
+        run.sample(run.evaluator.allow(PROBE, PROBE_TIME), PROBE_TEMPERATURE)
+
+    def _samples(self, run: LearnedRun) -> None:
+        """Episodes of trained policies, before guides round them."""
+        share = self._begin_polish(run)
+        calls = min(round(self._state.calls * share), self._settings.most_samples)
+        run.sample(run.evaluator.allow(calls, share))
+
+    def _first_search(self, run: LearnedRun) -> None:
+        """A search whose best plan policies that have seen nothing imitate."""
+        run.search(round(self._begin_polish(run) * self._state.calls), ())
+
+    def _begin_polish(self, run: LearnedRun) -> float:
+        """Notes the plans that are left; returns the share of the first part."""
+        self._state.calls = run.evaluator.calls_within(1.0)
         self._part(run, "search")
-        if is_trained:
-            run.sample(min(round(calls * training.search_share), training.most_samples))
-            self._part(run, "guide")
-            self._guide(run, min(round(calls * training.guide_share), training.most_guides))
-        else:
-            run.search(round(calls * training.search_share), ())
-            self._imitate_elites(run)
-        self._part(run, "learn")
-        self._reinforce(run, training.learn_share / max(1e-6, 1.0 - training.search_share))
+        return self._settings.search_share
+
+    def _polish(self, run: LearnedRun) -> None:
+        evaluator, training = run.evaluator, self._settings
         self._part(run, "polish")
         rules = () if evaluator.is_over else run.score_rules()
         while not evaluator.is_over:
@@ -192,10 +281,14 @@ class LearnedPlanner:
             if self.seconds is None:
                 break
 
-    def _guide(self, run: LearnedRun, calls: int) -> None:
+    def _guide(self, run: LearnedRun) -> None:
         """Guides round policies of which both parts learned; an ablation keeps to what it has."""
+        self._part(run, "guide")
+        share = self._settings.guide_share
+        calls = min(round(self._state.calls * share), self._settings.most_guides)
         if run.learner.policy.config.learned is Learned.both:
-            explore(run, min(calls, run.evaluator.remaining), GuidedSettings(), run.learner.rng)
+            allowance = run.evaluator.allow(calls, share)
+            explore(run, allowance, GuidedSettings(), run.learner.rng)
 
     def _part(self, run: LearnedRun, name: str) -> None:
         self.values_ns[f"before {name}"] = run.evaluator.best_ns
@@ -219,58 +312,78 @@ class LearnedPlanner:
 
         An elite of another basin may be nothing that the features can tell apart.
         """
-        learner, config = run.learner, self._settings.imitation
-        if run.evaluator.remaining < 4 * PROBE or not len(learner.elites):
-            return
-        before = _weights(learner.policy)
-        value = run.sample(PROBE, PROBE_TEMPERATURE)
-        imitate_elites(learner, config, self.on_record)
-        if run.sample(PROBE, PROBE_TEMPERATURE) > value:
-            learner.policy.load_state_dict(before)
+        learner, state = run.learner, self._state
+        if state.trial is None:
+            if run.evaluator.remaining < 4 * PROBE or not len(learner.elites):
+                return
+            weights = weights_of(learner.policy)
+            state.trial = Trial(weights=weights, value_ns=self._probe_value(run))
+            self._write(run)
+        self._stage(run, self._settings.imitation.num_elite_updates, imitate_elites)
+        if self._probe_value(run) > state.trial.value_ns:
+            learner.policy.load_state_dict(state.trial.weights)
+        state.trial = None
 
-    def _reinforce(self, run: LearnedRun, share: float) -> None:
-        """Stage II, `restarts` times from the policy as it is; the best end is kept."""
-        config, restarts = self._settings.reinforce, self._settings.restarts
-        calls = run.evaluator.calls_within(share)
-        if self.mode is LearnedMode.polish:
-            calls = min(calls, self._settings.most_episodes)
-        per_leg = calls // restarts // config.batch * config.batch
-        if per_leg == 0 or run.evaluator.best_ns >= INFEASIBLE_NS:
-            return
-        learner = run.learner
-        reference = run.evaluator.best_ns
-        start = _weights(learner.policy)
-        best_ns, best_state = INFEASIBLE_NS, start
-        for _ in range(restarts):
-            learner.policy.load_state_dict(start)
-            learner.optimizer = make_optimizer(learner.policy)
-            leg = _LegBest(run)
-            reinforce(
-                learner,
-                leg.evaluate,
-                config,
-                per_leg,
-                stage=Stage.simulation,
-                reference_ns=reference,
-                on_record=self.on_record,
-            )
-            if leg.best_ns < best_ns:
-                best_ns, best_state = leg.best_ns, _weights(learner.policy)
-        learner.policy.load_state_dict(best_state)
+    def _probe_value(self, run: LearnedRun) -> float:
+        """Mean value of a few episodes, infinite for none."""
+        return run.sample(run.evaluator.allow(PROBE, PROBE_TIME), PROBE_TEMPERATURE)
+
+    def _reinforce(self, run: LearnedRun) -> None:
+        """Stage II; see `doppler.planners.stage_two`."""
+        state, is_part = self._state, self.mode is LearnedMode.polish
+        if state.legs is None:
+            if is_part:
+                self._part(run, "learn")
+            state.legs = new_legs(run, self._settings, is_part=is_part)
+        if state.legs is not None:
+            run_legs(run, state, self._settings, self._recorder(run), lambda: self._write(run))
+
+    def _stage(self, run: LearnedRun, num_updates: int, imitate_it: Imitate) -> None:
+        """Stage I or the imitation of elites; one that a state was written in goes on."""
+        state, spent = self._state, None
+        if self.seconds is not None:
+            spent = run.evaluator.allow(0, STAGE_ONE_TIME).time_spent
+        state.begin_stage(run.learner, Stage.imitation, num_updates)
+        if not run.learner.progress.is_finished:
+            imitate_it(run.learner, self._settings.imitation, self._recorder(run), spent)
+        state.in_stage = False
+
+    def _recorder(self, run: LearnedRun) -> OnRecord:
+        """Passes records on, and writes the state after every few of them."""
+
+        def record(record: TrainingRecord) -> None:
+            self._state.records += 1
+            if self.on_record is not None:
+                self.on_record(record)
+            if self.checkpoint is not None and self._state.records % self.checkpoint.every == 0:
+                self._write(run)
+
+        return record
+
+    def _write(self, run: LearnedRun) -> None:
+        if self._folder is not None:
+            self._folder.write(run, self._state)
+
+    def _load(self, scorer: Scorer, is_trained: bool) -> None:
+        """Loads what the planner compiles and imports, so that its time is for the plan alone."""
+        config = self.policy_config if self.policy is None else self.policy.config
+        _load(self.mode, config, is_trained, isinstance(scorer, KernelScorer))
 
 
-def _weights(policy: DualPolicy) -> dict[str, Tensor]:
-    return {name: value.clone() for name, value in policy.state_dict().items()}
-
-
-class _LegBest:
-    """Evaluates, and remembers the best value of one leg."""
-
-    def __init__(self, run: LearnedRun) -> None:
-        self._run = run
-        self.best_ns = INFEASIBLE_NS
-
-    def evaluate(self, placements_BV: Ints, priorities_BV: Ints) -> Ints:
-        values = self._run.evaluate(placements_BV, priorities_BV)
-        self.best_ns = min(self.best_ns, int(values.min()))
-        return values
+@functools.cache
+def _load(mode: LearnedMode, config: PolicyConfig, is_trained: bool, has_kernel: bool) -> None:
+    """Plans four ops in a few calls; the second time in a process everything is loaded."""
+    problem, costs = tiny_problem()
+    scorer = CompiledScorer(problem, costs) if has_kernel else LoadScorer(problem, costs)
+    planner = LearnedPlanner(
+        mode=mode,
+        policy=new_policy(config, seed=0) if is_trained else None,
+        policy_config=config,
+        training=TrainingConfig(
+            imitation=ImitationConfig(num_updates=1, num_elite_updates=1, batch=2),
+            reinforce=ReinforceConfig(batch=2),
+            guide_share=0.1,
+            most_episodes=4,
+        ),
+    )
+    planner(problem, scorer, Budget(LOAD_CALLS), np.random.default_rng(0))

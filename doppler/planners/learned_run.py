@@ -44,6 +44,8 @@ class PlanProgress:
 class AnytimeEvaluator(Evaluator):
     """An evaluator that knows a deadline too, and tells when the best plan gets better.
 
+    Its time begins when it is made.
+
     Attributes:
         part: What the planner does now, for the progress.
     """
@@ -58,12 +60,13 @@ class AnytimeEvaluator(Evaluator):
         seconds: float | None = None,
         bound_ns: int = 0,
         on_progress: Callable[[PlanProgress], None] | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(problem, scorer, budget, source)
         self.part = "greedy"
         self._first_call = scorer.num_calls
-        self._start = time.monotonic()
-        self._part_call, self._part_start = self._first_call, self._start
+        self._clock, self._start = clock, clock()
+        self._part_call, self._part_start = self._first_call, 0.0
         self._seconds = seconds
         self._bound_ns = bound_ns
         self._on_progress = on_progress
@@ -71,8 +74,17 @@ class AnytimeEvaluator(Evaluator):
     @property
     def is_over(self) -> bool:
         """True when no plan may be scored any more, or the deadline has passed."""
-        late = self._seconds is not None and time.monotonic() - self._start >= self._seconds
-        return late or self.remaining <= 0
+        return self.seconds_left == 0.0 or self.remaining <= 0
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since the run began."""
+        return self._clock() - self._start
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Seconds until the deadline, None without one."""
+        return None if self._seconds is None else max(0.0, self._seconds - self.elapsed)
 
     @property
     def simulations(self) -> int:
@@ -82,22 +94,33 @@ class AnytimeEvaluator(Evaluator):
     def begin(self, part: str) -> None:
         """Begins a part of the run: its plans have a rate of their own."""
         self.part = part
-        self._part_call, self._part_start = self._scorer.num_calls, time.monotonic()
+        self._part_call, self._part_start = self._scorer.num_calls, self.elapsed
+
+    def go_on(self, calls: int, seconds: float) -> None:
+        """Counts plans and time that a run before this one has spent of the same budget."""
+        self._scorer.num_calls += calls
+        self._start -= seconds
+        self.begin(self.part)
+
+    def allow(self, calls: int, share: float) -> "Allowance":
+        """Returns a part of the run: `calls` plans at most, and a share of the time left."""
+        seconds = self.seconds_left
+        return Allowance(
+            self, min(calls, self.remaining), None if seconds is None else share * seconds
+        )
 
     def calls_within(self, share: float) -> int:
-        """Returns how many plans a share of what is left pays for.
+        """Returns how many plans a share of what is left pays for, for a search that is then ended.
 
-        Under a deadline the rate of this part counts, that of the whole run while the part is
-        new; a part that is begun is ended.
+        Under a deadline the rate of this part counts, that of the whole run while the part is new.
         """
-        left = self.remaining
-        if self._seconds is not None:
-            now = time.monotonic()
+        left, seconds = self.remaining, self.seconds_left
+        if seconds is not None:
             calls, since = self._scorer.num_calls - self._part_call, self._part_start
             if calls < PART_CALLS:
-                calls, since = self.simulations, self._start
-            rate = max(1, calls) / max(1e-3, now - since)
-            left = min(left, round(rate * max(0.0, self._seconds - (now - self._start))))
+                calls, since = self.simulations, 0.0
+            rate = max(1, calls) / max(1e-3, self.elapsed - since)
+            left = min(left, round(rate * seconds))
         return round(share * left)
 
     def keep(self, value_ns: int, placement_V: Ints, priority_V: Ints) -> None:
@@ -111,6 +134,39 @@ class AnytimeEvaluator(Evaluator):
                     part=self.part, simulations=self.simulations, best_ns=self.best_ns, gap=gap
                 )
             )
+
+
+class Allowance:
+    """A part of a run: plans and, under a deadline, time; it ends with either, or with the run.
+
+    Attributes:
+        calls: Plans at its beginning.
+    """
+
+    def __init__(self, evaluator: AnytimeEvaluator, calls: int, seconds: float | None) -> None:
+        self.calls = max(0, calls)
+        self._evaluator, self._seconds = evaluator, seconds
+        self._first, self._start = evaluator.simulations, evaluator.elapsed
+
+    @property
+    def remaining(self) -> int:
+        """Plans that may still be scored, 0 once the time is over."""
+        left = self.calls - (self._evaluator.simulations - self._first)
+        return 0 if self._evaluator.is_over or self.time_spent() >= 1.0 else max(0, left)
+
+    def time_spent(self) -> float:
+        """Part of its time that has passed, 0 without a deadline."""
+        if self._seconds is None:
+            return 0.0
+        passed = self._evaluator.elapsed - self._start
+        return min(1.0, passed / self._seconds) if self._seconds > 0.0 else 1.0
+
+    def part(self, calls: int, share: float) -> "Allowance":
+        """Returns a part of it: `calls` plans at most, and a share of the time left."""
+        seconds = None
+        if self._seconds is not None:
+            seconds = share * self._seconds * (1.0 - self.time_spent())
+        return Allowance(self._evaluator, min(calls, self.remaining), seconds)
 
 
 class LearnedRun:
@@ -128,7 +184,7 @@ class LearnedRun:
         self._scorer = scorer
         self.evaluator = evaluator
         self.learner = learner
-        self._rng = rng
+        self.rng = rng
 
     def evaluate(self, placements_BV: Ints, priorities_BV: Ints) -> Ints:
         """Values of plans; plans that use a missing link are infeasible and cost nothing."""
@@ -165,10 +221,10 @@ class LearnedRun:
                 np.array([plan.priority for plan in scored], dtype=np.int64),
             )
 
-    def sample(self, count: int, temperature: Temperature = SAMPLE_TEMPERATURE) -> float:
-        """Scores `count` episodes of the policy; returns their mean value, infinite for none."""
-        learner, values = self.learner, []
-        while count > 0 and not self.evaluator.is_over:
+    def sample(self, allowance: Allowance, temperature: Temperature = SAMPLE_TEMPERATURE) -> float:
+        """Scores episodes of the policy; returns their mean value, infinite for none."""
+        learner, values, count = self.learner, [], allowance.calls
+        while count > 0 and allowance.remaining:
             batch = min(count, SAMPLE_BATCH, self.evaluator.remaining)
             rollouts = learner.policy.sample(
                 learner.inputs,
@@ -191,7 +247,7 @@ class LearnedRun:
         ) -> Plan:
             return portfolio.search(problem, scorer, budget, rng, seeds=seeds)
 
-        run_within(from_seeds, self._problem, self._scorer, evaluator, calls, self._rng)
+        run_within(from_seeds, self._problem, self._scorer, evaluator, calls, self.rng)
         if evaluator.best_ns < before and evaluator.best_placement_V is not None:
             assert evaluator.best_priority_V is not None
             self.learner.elites.add_plans(
@@ -207,19 +263,11 @@ class LearnedRun:
     def score_rules(self) -> tuple[Plan, ...]:
         """Scores what the list rules make; returns their plans."""
         watched = WatchedScorer(self._problem, self._scorer, self.evaluator)
-        return portfolio.rule_plans(self._problem, watched, self.evaluator.remaining, self._rng)
+        return portfolio.rule_plans(self._problem, watched, self.evaluator.remaining, self.rng)
 
     def seeds(self, count: int, source: str) -> tuple[Plan, ...]:
         """The best plans so far."""
-        elites = self.learner.elites
-        if not len(elites):
-            return ()
-        orders, devices = elites.episodes(elites.elites[:count])
-        placements, priorities = self.learner.inputs.assignment.plan_arrays(orders, devices)
-        return tuple(
-            make_plan(self._problem, tuple(placement), tuple(priority), source)
-            for placement, priority in zip(placements.tolist(), priorities.tolist(), strict=True)
-        )
+        return elite_plans(self._problem, self.learner, count, source)
 
     def _score(self, rollouts: Rollouts) -> Ints:
         values = self.evaluate(*plan_arrays(self.learner.inputs.assignment, rollouts))
@@ -237,3 +285,16 @@ class LearnedRun:
         dst = devices_BN[:, targets[producers]]
         linked: Bools = np.all(assignment.linked[src, dst], axis=1)
         return linked
+
+
+def elite_plans(problem: Problem, learner: Learner, count: int, source: str) -> tuple[Plan, ...]:
+    """Returns the best `count` plans that a learner has met, the best first."""
+    elites = learner.elites
+    if not len(elites):
+        return ()
+    orders, devices = elites.episodes(elites.elites[:count])
+    placements, priorities = learner.inputs.assignment.plan_arrays(orders, devices)
+    return tuple(
+        make_plan(problem, tuple(placement), tuple(priority), source)
+        for placement, priority in zip(placements.tolist(), priorities.tolist(), strict=True)
+    )

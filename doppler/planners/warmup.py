@@ -4,16 +4,11 @@ Run as a process of its own (`python -m doppler.planners.warmup`) it works besid
 the simulator, so that a first run on two cores waits for the longer of the two only.
 """
 
-from typing import Any
-
 import numpy as np
 
-from doppler.core.cluster import Cluster, Device, Link
-from doppler.core.costs import Costs, make_costs
-from doppler.core.graph import DataflowGraph, Edge, Group, Op
-from doppler.core.problem import Problem
 from doppler.planners.base import Budget
 from doppler.planners.learned import LearnedPlanner
+from doppler.planners.tiny import LoadScorer, tiny_problem
 from doppler.training.config import ReinforceConfig, TrainingConfig
 
 BUDGET = 120
@@ -21,41 +16,9 @@ BUDGET = 120
 
 def compile_learned_planner() -> None:
     """Plans once with a scorer that needs no engine; what it compiles stays in the cache."""
-    ops = tuple(Op(kind="k", name=f"op{i}", outputs=(8,), group="g" if i else None) for i in (0, 1))
-    ops += tuple(Op(kind="k", name=f"op{i}", outputs=(8,)) for i in (2, 3))
-    edges = (Edge(0, 0, 1), Edge(0, 0, 2), Edge(1, 0, 3), Edge(2, 0, 3), Edge(3, 0, 0, 1))
-    graph = DataflowGraph(name="warm_up", ops=ops, edges=edges, groups=(Group("g", 8),))
-    devices = tuple(Device(name=f"d{i}", kind="cpu", parent="p", copy_engines=0) for i in (0, 1))
-    links = (Link(src="d0", dst="d1", latency_ns=1), Link(src="d1", dst="d0", latency_ns=1))
-    cluster = Cluster(name="two", devices=devices, links=links)
-    problem = Problem(graph=graph, cluster=cluster)
-    costs = make_costs(problem, ((3, 4),) * len(ops))
+    problem, costs = tiny_problem()
     planner = LearnedPlanner(training=TrainingConfig(reinforce=ReinforceConfig(batch=8)))
     planner(problem, LoadScorer(problem, costs), Budget(BUDGET), np.random.default_rng(0))
-
-
-class LoadScorer:
-    """Scores a plan by the largest load of a device: enough to drive a planner.
-
-    Attributes:
-        problem: What is placed.
-        costs: Times.
-        num_calls: Plans scored.
-    """
-
-    def __init__(self, problem: Problem, costs: Costs) -> None:
-        self.problem = problem
-        self.costs = costs
-        self.num_calls = 0
-
-    def score(self, placements_BV: Any, priorities_BV: Any, bounds_B: Any = None) -> Any:
-        """Returns the largest load per plan in ns, int64[B]."""
-        placements = np.asarray(placements_BV)
-        self.num_calls += len(placements)
-        times_VD = np.array(self.costs.op_ns)
-        own = times_VD[np.arange(placements.shape[1]), placements]
-        loads = [(own * (placements == device)).sum(axis=1) for device in range(times_VD.shape[1])]
-        return np.max(loads, axis=0).astype(np.int64)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from doppler.policies.dual import DualPolicy, policy_inputs
 from doppler.policies.storage import config_document, parse_config
 from doppler.training.config import Stage
 from doppler.training.elites import Elite, EliteBuffer
-from doppler.training.learner import Learner, Progress
+from doppler.training.learner import Learner, Progress, make_optimizer
 
 KIND = "doppler.checkpoint"
 VERSION = 2
@@ -33,22 +33,40 @@ MOMENTS = ("exp_avg", "exp_avg_sq", "step")
 def save_checkpoint(learner: Learner, directory: Path) -> None:
     """Writes the learner's state; an older checkpoint there is replaced as a whole."""
     problem = learner.inputs.assignment.problem
-    elites = learner.elites.elites
     content = {
         "config": config_document(learner.policy.config),
         "graph_digest": problem.graph.digest,
         "cluster_digest": problem.cluster.digest,
+        **learner_content(learner),
+    }
+    write_bundle(directory, KIND, VERSION, learner_tensors(learner), content)
+
+
+def learner_content(learner: Learner) -> dict[str, Any]:
+    """Returns what is no tensor of a learner's state; `restore_learner` reads it."""
+    return {
         "progress": {**asdict(learner.progress), "stage": learner.progress.stage.value},
         "rng": learner.rng.bit_generator.state,
-        "elites": [elite.value_ns for elite in elites],
+        "elites": [elite.value_ns for elite in learner.elites.elites],
         "learning_rate": learner.learning_rate,
     }
+
+
+def learner_tensors(learner: Learner) -> dict[str, Tensor]:
+    """Returns weights, moments of the optimiser and elites, under names of their own."""
     tensors = {f"policy.{name}": value for name, value in learner.policy.state_dict().items()}
     tensors |= optimizer_tensors(learner.policy, learner.optimizer)
-    if elites:
-        tensors["elites.order"] = torch.from_numpy(np.stack([e.order for e in elites]))
-        tensors["elites.devices"] = torch.from_numpy(np.stack([e.devices for e in elites]))
-    write_bundle(directory, KIND, VERSION, tensors, content)
+    return tensors | elite_tensors(learner.elites.elites, "elites")
+
+
+def elite_tensors(elites: list[Elite], prefix: str) -> dict[str, Tensor]:
+    """Returns orders and devices of elites; `read_elites` reads them."""
+    if not elites:
+        return {}
+    return {
+        f"{prefix}.order": torch.from_numpy(np.stack([elite.order for elite in elites])),
+        f"{prefix}.devices": torch.from_numpy(np.stack([elite.devices for elite in elites])),
+    }
 
 
 def load_checkpoint(
@@ -75,18 +93,32 @@ def load_checkpoint(
                 f"this one is {found}"
             )
     policy = new_policy(parse_config(content["config"], directory), seed=0)
-    load_tensors(policy, below(tensors, "policy."), directory)
-    elites = EliteBuffer(assignment, capacity)
-    elites.elites = _elites(tensors, content["elites"], assignment, directory)
     inputs = policy_inputs(assignment, policy.config)
-    learner = Learner(policy, inputs, elites, _generator(content["rng"], directory), threads)
-    learner.progress = _progress(content["progress"], directory)
-    restore_optimizer(learner.policy, learner.optimizer, tensors, directory)
+    elites = EliteBuffer(assignment, capacity)
+    learner = Learner(policy, inputs, elites, np.random.default_rng(), threads)
+    restore_learner(learner, tensors, content, directory)
+    return learner
+
+
+def restore_learner(
+    learner: Learner, tensors: dict[str, Tensor], content: dict[str, Any], where: Path
+) -> None:
+    """Gives a learner of the same problem and the same kind of policies a stored state.
+
+    Raises:
+        FormatError: If the state is damaged or of policies of another shape.
+    """
+    load_tensors(learner.policy, below(tensors, "policy."), where)
+    elites = read_elites(tensors, "elites", content["elites"], learner.inputs.assignment, where)
+    learner.elites.elites = elites
+    restore_generator(learner.rng, content["rng"], where)
+    learner.progress = _progress(content["progress"], where)
+    learner.optimizer = make_optimizer(learner.policy)
+    restore_optimizer(learner.policy, learner.optimizer, tensors, where)
     rate = content["learning_rate"]
     if not isinstance(rate, int | float) or not 0 <= rate < float("inf"):
-        raise FormatError(f"learning_rate of {directory} is finite and at least 0, not {rate!r}")
+        raise FormatError(f"learning_rate of {where} is finite and at least 0, not {rate!r}")
     learner.set_learning_rate(float(rate))
-    return learner
 
 
 def optimizer_tensors(policy: DualPolicy, optimizer: torch.optim.Adam) -> dict[str, Tensor]:
@@ -127,25 +159,32 @@ def below(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
     }
 
 
-def _elites(
-    tensors: dict[str, Tensor], values: Any, assignment: Assignment, where: Path
+def read_elites(
+    tensors: dict[str, Tensor], prefix: str, values: Any, assignment: Assignment, where: Path
 ) -> list[Elite]:
+    """Returns the elites of `elite_tensors` with their values.
+
+    Raises:
+        FormatError: If they are no episodes of the problem.
+    """
     if not isinstance(values, list) or any(type(value) is not int for value in values):
-        raise FormatError(f"elites of checkpoint {where} are values in ns, and they are {values!r}")
+        raise FormatError(
+            f"{prefix} of checkpoint {where} are values in ns, and they are {values!r}"
+        )
     if not values:
         return []
     shape = (len(values), assignment.num_ops)
-    for name in ("elites.order", "elites.devices"):
+    for name in (f"{prefix}.order", f"{prefix}.devices"):
         if name not in tensors or tuple(tensors[name].shape) != shape:
             raise FormatError(f"{name} of checkpoint {where} has shape {shape}, and it has not")
-    orders, devices = tensors["elites.order"].numpy(), tensors["elites.devices"].numpy()
+    orders, devices = tensors[f"{prefix}.order"].numpy(), tensors[f"{prefix}.devices"].numpy()
     if (np.sort(orders, axis=1) != np.arange(assignment.num_ops)).any():
         raise FormatError(
-            f"elites.order of checkpoint {where} holds every op once, and it does not"
+            f"{prefix}.order of checkpoint {where} holds every op once, and it does not"
         )
     if devices.min() < 0 or devices.max() >= assignment.num_devices:
         raise FormatError(
-            f"elites.devices of checkpoint {where} are 0 to {assignment.num_devices - 1}, and "
+            f"{prefix}.devices of checkpoint {where} are 0 to {assignment.num_devices - 1}, and "
             f"they are {devices.min()} to {devices.max()}"
         )
     return [
@@ -154,13 +193,16 @@ def _elites(
     ]
 
 
-def _generator(state: Any, where: Path) -> np.random.Generator:
-    rng = np.random.default_rng()
+def restore_generator(rng: np.random.Generator, state: Any, where: Path) -> None:
+    """Gives a generator a stored state.
+
+    Raises:
+        FormatError: If it is the state of no such generator.
+    """
     try:
         rng.bit_generator.state = state
     except (TypeError, ValueError, KeyError) as error:
         raise FormatError(f"the generator's state in {where} is damaged: {error}") from error
-    return rng
 
 
 def _progress(document: Any, where: Path) -> Progress:

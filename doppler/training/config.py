@@ -48,6 +48,15 @@ class Schedule:
         return float(self.start * (self.end / self.start) ** min(1.0, max(0.0, progress)))
 
 
+@dataclass(frozen=True, slots=True)
+class LinearSchedule(Schedule):
+    """Goes in a straight line from `start` to `end`."""
+
+    def at(self, progress: float) -> float:
+        """Returns the value at `progress` in [0, 1]."""
+        return float(self.start + (self.end - self.start) * min(1.0, max(0.0, progress)))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImitationConfig:
     """Stage I.
@@ -83,6 +92,8 @@ class ReinforceConfig:
         learning_rate: Of Adam.
         entropy_weight: Of the mean entropy per decision; trades exploration against progress.
         temperature: Of sampling and of the learned distribution.
+        gamma: Discount per decision of the one reward at the end; below 1 the first decisions
+            hardly learn (0.99 over 229 decisions leaves a tenth).
         advantage_floor: Smallest deviation of a batch, as a part of the reference value, that
             advantages are divided by; smaller differences push less.
         max_gradient: Norm to which gradients are clipped.
@@ -98,6 +109,7 @@ class ReinforceConfig:
     learning_rate: Schedule = Schedule(8e-3, 1e-3)
     entropy_weight: Schedule = Schedule(1e-2, 1e-3)
     temperature: Schedule = Schedule(0.6, 0.3)
+    gamma: float = 1.0
     advantage_floor: float = 0.005
     max_gradient: float = 1.0
     elite_weight: float = 0.3
@@ -113,6 +125,8 @@ class ReinforceConfig:
         for label in ("advantage_floor", "max_gradient"):
             if getattr(self, label) <= 0.0:
                 raise ConfigError(f"{label} is positive, and it is {getattr(self, label)}")
+        if not 0.0 < self.gamma <= 1.0:
+            raise ConfigError(f"gamma is above 0 and at most 1, and it is {self.gamma}")
         for label in ("elite_weight", "elite_scale", "select_elite_weight"):
             if getattr(self, label) < 0.0:
                 raise ConfigError(f"{label} is at least 0, and it is {getattr(self, label)}")
@@ -194,3 +208,18 @@ class TrainingConfig:
 def _at_least(label: str, value: int, least: int) -> None:
     if value < least:
         raise ConfigError(f"{label} is at least {least}, and it is {value}")
+
+
+PAPER = ReinforceConfig(
+    batch=2,
+    learning_rate=LinearSchedule(1e-4, 1e-7),
+    entropy_weight=Schedule(1e-2, 1e-2),
+    temperature=Schedule(1.0, 1.0),
+    gamma=0.99,
+    max_gradient=1e9,
+    elite_weight=0.0,
+    elite_batch=0,
+)
+"""Stage II as DOPPLER's paper sets it: rate, entropy, discount, no clipping, no elites. Two things
+differ: the baseline is that of the other episode of an update, not the mean of past ones, and
+exploration is the softmax itself, not a uniform choice with probability 0.2 to 0."""

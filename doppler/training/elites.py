@@ -1,5 +1,6 @@
 """The best distinct plans so far, as targets of imitation and seeds of search."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -62,6 +63,11 @@ class EliteBuffer:
         """Offers plans with their values."""
         orders_BN, devices_BN = self._assignment.episode_arrays(placements_BV, priorities_BV)
         self.add_episodes(orders_BN, devices_BN, np.asarray(values_B))
+
+    def offer(self, elites: Sequence[Elite]) -> None:
+        """Offers elites of other buffers of the problem."""
+        for elite in sorted(elites, key=lambda entry: entry.value_ns):
+            self._add(elite)
 
     def draw(self, count: int, rng: np.random.Generator) -> list[Elite]:
         """Returns `count` plans drawn with a probability that falls by e per 1 % of value."""

@@ -6,27 +6,36 @@ the device with the earliest finish (on equal devices the earliest start); all t
 Source: Ross et al. 2011 (DAgger); DOPPLER section 5, stage I.
 """
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
 from doppler.policies.dual import Decisions, DualPolicy, Encoded
 from doppler.policies.sampling import Rollouts, Temperature
 from doppler.training.config import ImitationConfig, Stage
-from doppler.training.learner import Learner, torch_threads
+from doppler.training.learner import Learner, run_stage
 from doppler.training.metrics import OnRecord, TrainingRecord
 
 
-def imitate(learner: Learner, config: ImitationConfig, on_record: OnRecord | None = None) -> None:
-    """Runs stage I; one that was stopped half-way goes on. No plan is scored."""
-    progress = learner.progress
-    same = progress.stage is Stage.imitation and progress.num_updates == config.num_updates
-    if not same or progress.is_finished:
-        learner.begin(Stage.imitation, config.num_updates)
-    while not learner.progress.is_finished:
-        with torch_threads(learner.threads):
-            record = imitation_update(learner, config)
-        if on_record is not None:
-            on_record(record)
+def imitate(
+    learner: Learner,
+    config: ImitationConfig,
+    on_record: OnRecord | None = None,
+    spent: Callable[[], float] | None = None,
+) -> None:
+    """Runs stage I; one that was stopped half-way goes on. No plan is scored.
+
+    `on_record` and `spent` are those of `doppler.training.learner.run_stage`.
+    """
+    run_stage(
+        learner,
+        Stage.imitation,
+        config.num_updates,
+        lambda: imitation_update(learner, config),
+        on_record=on_record,
+        spent=spent,
+    )
 
 
 def imitation_update(learner: Learner, config: ImitationConfig) -> TrainingRecord:
@@ -51,21 +60,26 @@ def imitation_update(learner: Learner, config: ImitationConfig) -> TrainingRecor
 
 
 def imitate_elites(
-    learner: Learner, config: ImitationConfig, on_record: OnRecord | None = None
+    learner: Learner,
+    config: ImitationConfig,
+    on_record: OnRecord | None = None,
+    spent: Callable[[], float] | None = None,
 ) -> None:
     """Pulls the policies towards the elites, `config.num_elite_updates` gradient steps.
 
     Good plans, weighted by quality, replace the teacher; no plan is scored. Without elites nothing
-    happens.
+    happens. One that was stopped half-way goes on; see `imitate`.
     """
     if not len(learner.elites):
         return
-    learner.begin(Stage.imitation, config.num_elite_updates)
-    while not learner.progress.is_finished:
-        with torch_threads(learner.threads):
-            record = elite_update(learner, config)
-        if on_record is not None:
-            on_record(record)
+    run_stage(
+        learner,
+        Stage.imitation,
+        config.num_elite_updates,
+        lambda: elite_update(learner, config),
+        on_record=on_record,
+        spent=spent,
+    )
 
 
 def elite_update(learner: Learner, config: ImitationConfig) -> TrainingRecord:

@@ -1,6 +1,6 @@
 """What learning carries from update to update: policy, optimiser, generator, elites, progress."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +13,7 @@ from torch.autograd.graph import increment_version
 from doppler.policies.dual import DualPolicy, PolicyInputs
 from doppler.training.config import Stage
 from doppler.training.elites import EliteBuffer
+from doppler.training.metrics import OnRecord, TrainingRecord
 
 # A prior's weight is one scalar that may have to move from its start to 0 in a few dozen steps.
 PRIOR_RATE = 20.0
@@ -28,6 +29,7 @@ class Progress:
         num_updates: Updates that the stage has, so that schedules end where it ends.
         episodes: Episodes done.
         simulations: Plans scored.
+        spent: Part of the stage's time that had passed before the update, 0 without a deadline.
     """
 
     stage: Stage
@@ -35,6 +37,7 @@ class Progress:
     num_updates: int = 0
     episodes: int = 0
     simulations: int = 0
+    spent: float = 0.0
 
     @property
     def is_finished(self) -> bool:
@@ -43,8 +46,8 @@ class Progress:
 
     @property
     def fraction(self) -> float:
-        """0 at the first update, 1 at the last."""
-        return self.update / max(1, self.num_updates - 1)
+        """0 at the first update, 1 at the last, or when the time is spent."""
+        return max(self.update / max(1, self.num_updates - 1), self.spent)
 
 
 @contextmanager
@@ -138,3 +141,39 @@ class Learner:
     def step(self, loss: Tensor, max_gradient: float) -> float:
         """Takes one gradient step; returns the gradient's norm before clipping."""
         return gradient_step(self.policy, self.optimizer, loss, max_gradient)
+
+
+def run_stage(
+    learner: Learner,
+    stage: Stage,
+    num_updates: int,
+    update: Callable[[], TrainingRecord],
+    *,
+    on_record: OnRecord | None = None,
+    spent: Callable[[], float] | None = None,
+) -> None:
+    """Runs the updates of a stage; one that was stopped half-way goes on.
+
+    Args:
+        learner: Policy and state.
+        stage: What the records say.
+        num_updates: Updates at most.
+        update: One gradient step, several with PPO.
+        on_record: Called after every update.
+        spent: Part of the stage's time that has passed, looked at before every update: schedules
+            follow it where it is ahead of the updates, and at 1 the stage ends.
+    """
+    same = learner.progress.stage is stage and learner.progress.num_updates == num_updates
+    if not same or learner.progress.is_finished:
+        learner.begin(stage, num_updates)
+    progress = learner.progress
+    while not progress.is_finished:
+        if spent is not None:
+            progress.spent = spent()
+            if progress.spent >= 1.0:
+                progress.num_updates = progress.update
+                break
+        with torch_threads(learner.threads):
+            record = update()
+        if on_record is not None:
+            on_record(record)

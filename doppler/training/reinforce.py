@@ -27,7 +27,7 @@ from doppler.policies.sampling import (
 )
 from doppler.training.config import PPOConfig, ReinforceConfig, Stage
 from doppler.training.elites import Elite, EliteBuffer
-from doppler.training.learner import Learner, torch_threads
+from doppler.training.learner import Learner, run_stage
 from doppler.training.metrics import OnRecord, TrainingRecord
 
 # (placements_BV, priorities_BV) -> value in ns per plan, int64[B]
@@ -91,6 +91,7 @@ def reinforce(
     stage: Stage,
     reference_ns: int,
     on_record: OnRecord | None = None,
+    spent: Callable[[], float] | None = None,
 ) -> None:
     """Runs `num_episodes` // batch updates; a stage that was stopped half-way goes on.
 
@@ -102,17 +103,16 @@ def reinforce(
         stage: `simulation` or `system`, for the records only.
         reference_ns: A heuristic's value; advantages are in parts of it.
         on_record: Called after every update.
+        spent: Part of the stage's time that has passed (`doppler.training.learner.run_stage`).
     """
-    num_updates = num_episodes // config.batch
-    progress = learner.progress
-    same = progress.stage is stage and progress.num_updates == num_updates
-    if not same or progress.is_finished:
-        learner.begin(stage, num_updates)
-    while not learner.progress.is_finished:
-        with torch_threads(learner.threads):
-            record = reinforce_update(learner, evaluate, config, reference_ns)
-        if on_record is not None:
-            on_record(record)
+    run_stage(
+        learner,
+        stage,
+        num_episodes // config.batch,
+        lambda: reinforce_update(learner, evaluate, config, reference_ns),
+        on_record=on_record,
+        spent=spent,
+    )
 
 
 def reinforce_update(
@@ -258,7 +258,7 @@ def elite_gains(values_B: Ints, elites: list[Elite], reference_ns: int, scale: f
 def _loss(
     decisions: Decisions, batch: Batch, config: ReinforceConfig, select: Tensor, place: Tensor
 ) -> Tensor:
-    """Policy gradient, entropy and elites, all per decision.
+    """Policy gradient with discounts, entropy and elites, all per decision.
 
     Args:
         decisions: Of samples and elites, as the policy is.
@@ -271,7 +271,9 @@ def _loss(
     count = len(batch.advantages_B)
     masks = torch.from_numpy(batch.rollouts.masks)
     choices = (masks.sum(dim=2) > 1).sum(dim=1).clamp(min=1)
-    pushed = select.mean(dim=1) + place.sum(dim=1) / choices
+    later = torch.arange(select.shape[1] - 1, -1, -1, dtype=torch.float64)
+    discounts = config.gamma**later
+    pushed = (discounts * select).mean(dim=1) + (discounts * place).sum(dim=1) / choices
     entropy = decisions.select_entropy.mean(dim=1) + decisions.place_entropy.sum(dim=1) / choices
     gain = (torch.from_numpy(batch.advantages_B) * pushed[:count]).mean()
     loss = -gain - batch.entropy_weight * entropy[:count].mean()

@@ -3,7 +3,8 @@
 import numpy as np
 
 from doppler.core.costs import make_costs
-from doppler.planners.warmup import LoadScorer, compile_learned_planner
+from doppler.planners.tiny import LoadScorer
+from doppler.planners.warmup import compile_learned_planner
 
 
 def test_it_runs_every_part_of_the_planner(monkeypatch):
