@@ -9,6 +9,7 @@ import numpy as np
 
 from doppler.core.cluster import Cluster
 from doppler.core.costs import Costs
+from doppler.core.errors import ConfigError
 from doppler.core.graph import DataflowGraph
 from doppler.core.plan import Plan, check_plan
 from doppler.core.problem import Objective, Problem
@@ -16,7 +17,9 @@ from doppler.core.trace import Trace
 from doppler.graphs.networkx_import import from_networkx
 from doppler.planners.base import Budget, Planner
 from doppler.planners.bounds import ALL_BOUNDS, QUICK_BOUNDS, LowerBounds, lower_bounds
+from doppler.planners.learned import LearnedPlanner
 from doppler.planners.registry import get_planner
+from doppler.training.config import LearnedMode, Start
 from executor.job_spec import JobSpec
 from executor.options import ExecutorOptions
 from executor.runtime import CoreExecutor
@@ -26,14 +29,17 @@ from simulator.noise import Noise
 from simulator.replicas import ReplicaScorer, Spread
 from simulator.scorer import CompiledScorer
 
+LEARNED = "learned"
 DEFAULT_BUDGET = 3000
+UNLIMITED = 1 << 40
+"""Plans of a budget that only time ends."""
 DEFAULT_PLANNERS = (
     "single_device",
     "round_robin",
     "critical_path",
     "heft",
     "annealing",
-    "learned",
+    LEARNED,
 )
 
 
@@ -95,8 +101,10 @@ def place(
     graph: DataflowGraph | networkx.DiGraph,
     cluster: Cluster,
     *,
-    planner: str = "learned",
-    budget: int = DEFAULT_BUDGET,
+    planner: str = LEARNED,
+    mode: LearnedMode | None = None,
+    budget: int | None = None,
+    seconds: float | None = None,
     costs: Costs | None = None,
     pins: Mapping[str, str] | None = None,
     objective: Objective | None = None,
@@ -109,7 +117,10 @@ def place(
         graph: What is placed.
         cluster: Where to.
         planner: Name of a planner.
-        budget: Plans that it may simulate.
+        mode: Of the learned planner, how it spends its budget; None = polish.
+        budget: Plans that it may simulate; None = 3000, or no limit where `seconds` is set.
+        seconds: Of the learned planner, time that it may take beside the budget. With it, equal
+            seeds need not give equal plans.
         costs: Times per op and device; None = the roofline of the cluster's rates.
         pins: Op name -> device name.
         objective: None = period where the graph is loop-carried, else makespan.
@@ -117,13 +128,36 @@ def place(
         seed: Seed of everything random.
 
     Raises:
-        ConfigError: If the planner is unknown, or the objective is p95 and there is no noise.
+        ConfigError: If the planner is unknown, another than the learned one is given a mode or
+            seconds, these are no time, or the objective is p95 and there is no noise.
         PlanError: If no placement obeys the rules.
         ClusterError: If there are no costs and the cluster names no rates.
     """
+    make: str | Planner = planner
+    if mode is not None or seconds is not None:
+        if planner != LEARNED:
+            raise ConfigError(
+                f"mode and seconds are settings of planner {LEARNED!r}, and it is {planner!r}"
+            )
+        check_seconds(seconds)
+        make = LearnedPlanner(
+            mode=mode or LearnedMode.polish, start=Start.pretrained, seconds=seconds
+        )
+    if budget is None:
+        budget = DEFAULT_BUDGET if seconds is None else UNLIMITED
     problem = make_problem(graph, cluster, pins=pins, objective=objective)
     resolved = resolve_costs(problem, costs)
-    return plan_problem(problem, resolved, planner, budget, seed, noise=noise).plan
+    return plan_problem(problem, resolved, make, budget, seed, noise=noise).plan
+
+
+def check_seconds(seconds: float | None) -> None:
+    """Refuses what is no time.
+
+    Raises:
+        ConfigError: If it is given and not finite and above 0.
+    """
+    if seconds is not None and not 0.0 < seconds < float("inf"):
+        raise ConfigError(f"seconds is finite and above 0, and it is {seconds}")
 
 
 def compare(

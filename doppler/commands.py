@@ -51,7 +51,6 @@ from doppler.results import (
     PLAN_FILE,
     POLICY_FOLDER,
     SIMULATED_TRACE_FILE,
-    append_metrics,
     link_latest,
     make_result_folder,
     write_settings,
@@ -92,8 +91,6 @@ def learn(config: LearnConfig, command: Sequence[str]) -> None:
     write_chrome_trace(folder / MEASURED_TRACE_FILE, graph, cluster, run.learned_trace)
     if run.planner.learner is not None:
         save_checkpoint(run.planner.learner, folder / POLICY_FOLDER)
-    for record in (*run.training_records, *run.system_records, *run.rewards):
-        append_metrics(folder, record)
     page = write_report(folder, report)
     link_latest(folder)
     view.section("Summary")

@@ -44,6 +44,13 @@ class Algorithm(enum.Enum):
     ppo = "ppo"
 
 
+class StageTwoValues(enum.Enum):
+    """Where settings of stage II that are not given come from."""
+
+    usual = "usual"
+    paper = "paper"
+
+
 class OnFailure(enum.Enum):
     """What happens when a worker dies or hangs."""
 
@@ -133,9 +140,44 @@ class StageTwoSettings:
     ppo_clip: float = setting(
         _PPO.clip, "algorithm=ppo: a probability that changed by more than this part moves no more"
     )
+    values: StageTwoValues = setting(
+        StageTwoValues.usual,
+        "what is not given below: usual, or paper (DOPPLER's published values)",
+    )
+    batch: int | None = setting(None, "K, episodes per update; null = as values says (so below)")
+    learning_rate: list[float] | None = setting(
+        None, "[start, end] of the optimizer's rate, from the first update to the last"
+    )
+    entropy: list[float] | None = setting(None, "[start, end] of the entropy bonus's weight")
+    temperature: list[float] | None = setting(None, "[start, end] of the episodes' temperature")
+    gamma: float | None = setting(None, "discount per decision of the reward at the end")
+    elites: int | None = setting(
+        None, "best plans that are kept and imitated beside the samples; 0 = none is imitated"
+    )
+    restarts: int | None = setting(
+        None, "runs of stage II from the same policies, each with elites of its own; the best stays"
+    )
+    tensorboard: bool = setting(
+        False, "write TensorBoard's files beside metrics.jsonl (extra `tensorboard`)"
+    )
+
+    def asks_for_stage_two(self) -> bool:
+        """True if a setting of stage II is none of the defaults."""
+        usual = StageTwoSettings(tensorboard=self.tensorboard)
+        names = (item.name for item in fields(StageTwoSettings))
+        return any(getattr(self, name) != getattr(usual, name) for name in names)
 
     def __post_init__(self) -> None:
         at_least(self, 1, "ppo_epochs")
+        for name, low in (("batch", 2), ("elites", 0), ("restarts", 1)):
+            if getattr(self, name) is not None:
+                at_least(self, low, name)
+        for name in ("learning_rate", "entropy", "temperature"):
+            ends = getattr(self, name)
+            if ends is not None and (len(ends) != 2 or not all(0 < end < 1e9 for end in ends)):
+                raise ConfigError(f"{name} is [start, end], both above 0, and it is {ends}")
+        if self.gamma is not None and not 0.0 < self.gamma <= 1.0:
+            raise ConfigError(f"gamma is above 0 and at most 1, and it is {self.gamma}")
         if not 0.0 < self.ppo_clip < 1.0:
             raise ConfigError(f"ppo_clip lies between 0 and 1, and it is {self.ppo_clip:g}")
         is_default = (self.ppo_epochs, self.ppo_clip) == (_PPO.epochs, _PPO.clip)
@@ -259,9 +301,18 @@ class LearnConfig:
     planners: list[str] | None = setting(
         None, f"baselines; null: {', '.join(BASELINES)}, and dp_only for a deep-RL job"
     )
+    checkpoint: str | None = setting(
+        None,
+        "folder that the state of stages I and II is kept in; a second start with the same "
+        "settings goes on there",
+    )
+    checkpoint_every: int = setting(10, "updates between two states")
     results: str = setting("results", "folder that result folders are made in")
     cost_cache: str | None = setting(None, "folder of measured cost tables; null = the user cache")
     seed: int = setting(0, "seed of everything random")
+
+    def __post_init__(self) -> None:
+        at_least(self, 1, "checkpoint_every")
 
 
 @dataclass(slots=True, kw_only=True)

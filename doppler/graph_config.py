@@ -3,7 +3,8 @@
 import enum
 from dataclasses import dataclass
 
-from doppler.config import Algorithm, StageTwoSettings, at_least, setting
+from doppler.api import DEFAULT_BUDGET, UNLIMITED, check_seconds
+from doppler.config import StageTwoSettings, at_least, setting
 from doppler.core.errors import ConfigError
 from doppler.core.problem import Objective
 from doppler.policies.config import MessagePassing, PolicyKind
@@ -91,6 +92,12 @@ class PlanConfig(GraphConfig):
     seconds: float | None = setting(
         None, "planner=learned: time that it may take beside the budget, or null"
     )
+    checkpoint: str | None = setting(
+        None,
+        "planner=learned: folder of its state, metrics.jsonl and TensorBoard's files; a second "
+        "start with the same settings goes on there and ends in the same plan",
+    )
+    checkpoint_every: int = setting(10, "planner=learned: updates between two states")
     messages: MessagePassing = setting(
         MessagePassing.per_step,
         "planner=placeto: messages at every step as in the original (per_step), or once per sweep",
@@ -106,28 +113,33 @@ class PlanConfig(GraphConfig):
 
     def __post_init__(self) -> None:
         GraphConfig.__post_init__(self)
-        if self.seconds is not None and not 0.0 < self.seconds < float("inf"):
-            raise ConfigError(f"seconds is finite and above 0, and it is {self.seconds}")
+        check_seconds(self.seconds)
         if self.budget is None:
-            self.budget = 3000 if self.seconds is None else 1 << 40
-        at_least(self, 1, "budget")
+            self.budget = DEFAULT_BUDGET if self.seconds is None else UNLIMITED
+        at_least(self, 1, "budget", "checkpoint_every")
+        if self.training.tensorboard and self.checkpoint is None:
+            raise ConfigError(
+                "training.tensorboard=true writes into the folder of checkpoint: set "
+                "checkpoint=FOLDER"
+            )
         is_default = (
             self.seconds is None
+            and self.checkpoint is None
             and self.mode is LearnedMode.polish
             and self.start is Start.pretrained
             and self.policy is PolicyKind.improved
-            and self.training.algorithm is Algorithm.reinforce
+            and not self.training.asks_for_stage_two()
         )
         if self.planner != TrainedPlanner.learned and not is_default:
             raise ConfigError(
-                "mode, start, policy, training and seconds are settings of planner=learned, and "
-                f"planner is {self.planner!r}"
+                "mode, start, policy, training, checkpoint and seconds are settings of "
+                f"planner=learned, and planner is {self.planner!r}"
             )
         has_stage_two = self.mode in (LearnedMode.tune, LearnedMode.polish)
-        if self.training.algorithm is not Algorithm.reinforce and not has_stage_two:
+        if self.training.asks_for_stage_two() and not has_stage_two:
             raise ConfigError(
-                f"training.algorithm is about stage II, and mode={self.mode.name} has none: set "
-                "mode=tune or mode=polish"
+                f"training is about stage II, and mode={self.mode.name} has none: set mode=tune or "
+                "mode=polish"
             )
         if self.policy is not PolicyKind.improved and self.start is not Start.scratch:
             raise ConfigError(

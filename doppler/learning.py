@@ -17,9 +17,13 @@ from doppler.core.hardware import Hardware, Processor
 from doppler.core.layout import Layout, all_cores_layout, per_core_layout
 from doppler.jobs import baselines, build_any_job
 from doppler.learn_run import LEARNED, Candidate, Clock, LearnRun
+from doppler.metrics_log import MetricsLog, tensorboard_writer
 from doppler.plan_learned import with_stage_two
 from doppler.planners.base import Budget
+from doppler.planners.bounds import bound_words
 from doppler.planners.learned import TUNED, LearnedPlanner
+from doppler.planners.learned_run import PlanProgress
+from doppler.planners.run_state import Checkpointing
 from doppler.preflight import show_preflight
 from doppler.training.config import TrainingConfig
 from doppler.training.metrics import TrainingRecord
@@ -45,6 +49,8 @@ def learn(config: LearnConfig, command: Sequence[str], folder_of: FolderOf, view
         view: What the user sees.
     """
     clock = Clock()
+    if config.training.tensorboard:
+        tensorboard_writer()  # absent, it is told before anything takes time
     view.section("1  Probe")
     found = probe(shm_dir=config.executor.shm_dir)
     show_probe(found, view)
@@ -81,11 +87,14 @@ def learn(config: LearnConfig, command: Sequence[str], folder_of: FolderOf, view
         training_records=[],
     )
     view.section("4  Learn in the simulator (stages I and II) and plan the baselines")
-    _plan_all(run, layouts, view)
-    clock.mark("plan")
-
     folder = folder_of(job.name, problem.cluster.name)
-    run_for_real(run, layouts, options, folder, view, clock)
+    with MetricsLog(folder, tensorboard=config.training.tensorboard) as log:
+        log.begin()
+        _plan_all(run, layouts, log, view)
+        clock.mark("plan")
+        run_for_real(run, layouts, options, folder, view, clock, log.write)
+        for record in run.rewards:
+            log.write(record)
     run.seconds = clock.seconds
     return run
 
@@ -133,7 +142,7 @@ def _calibrate(
     return calibration, from_cache
 
 
-def _plan_all(run: LearnRun, layouts: Sequence[Layout], view: View) -> None:
+def _plan_all(run: LearnRun, layouts: Sequence[Layout], log: MetricsLog, view: View) -> None:
     config, problem = run.config, run.problem
     table = run.calibration.table()
     costs = table.costs(problem)
@@ -159,20 +168,30 @@ def _plan_all(run: LearnRun, layouts: Sequence[Layout], view: View) -> None:
             result = plan_problem(other, table.costs(other), "single_device", budget, config.seed)
             run.candidates.append(Candidate(name=layout.name, layout=layout.name, result=result))
     with view.progress("stages I and II", None) as advance:
+        words, best = bound_words(problem), ""
+
+        def on_progress(progress: PlanProgress) -> None:
+            nonlocal best
+            best = f", best {progress.best_ns / 1e6:.1f} ms, {progress.gap:.1%} above the {words}"
+            advance(0, f"{progress.part}, {progress.simulations} simulations{best}")
 
         def on_record(record: TrainingRecord) -> None:
             run.training_records.append(record)
-            best = "" if record.best_ns is None else f", best {record.best_ns / 1e6:.1f} ms"
+            log.write(record)
             advance(1, f"stage {record.stage.value}, {record.simulations} simulations{best}")
 
-        run.planner.on_record = on_record
+        run.planner.on_record, run.planner.on_progress = on_record, on_progress
+        if config.checkpoint is not None:
+            run.planner.checkpoint = Checkpointing(
+                folder=Path(config.checkpoint), every=config.checkpoint_every
+            )
         scorer = make_scorer(problem, costs, threads=SCORING_THREADS)
         start = time.perf_counter()
         rng = np.random.default_rng(config.seed)
         calls = budget - replan_budget(config.training)
         plan = run.planner(problem, scorer, Budget(calls), rng)
         seconds = time.perf_counter() - start
-        run.planner.on_record = None
+        run.planner.on_record, run.planner.on_progress, run.planner.checkpoint = None, None, None
     run.planner.training = with_stage_two(TUNED, config.training)  # stage III plans again
     result = summarise(problem, costs, LEARNED, plan, scorer.num_calls, seconds)
     run.candidates.append(Candidate(name=LEARNED, layout=run.layout, result=result))

@@ -24,6 +24,9 @@ class PretrainConfig:
     validate_every: int = setting(5, "epochs between two validations")
     seconds: float = setting(1e9, "stop between two epochs after that time; resume=true goes on")
     resume: bool = setting(False, "go on with the training in the output folder")
+    tensorboard: bool = setting(
+        False, "write TensorBoard's files beside metrics.jsonl (extra `tensorboard`)"
+    )
     seed: int = setting(0, "seed of everything random")
 
     def __post_init__(self) -> None:
@@ -49,7 +52,10 @@ class TransferConfig:
     reference: int = setting(20000, "plans of the long portfolio run that the best known is from")
     seeds: int = setting(3, "seeds per case")
     seed: int = setting(0, "first seed")
-    output: str = setting("results/transfer", "folder of chart and table")
+    output: str = setting("results/transfer", "folder of chart, table and metrics.jsonl")
+    tensorboard: bool = setting(
+        False, "write TensorBoard's files beside metrics.jsonl (extra `tensorboard`)"
+    )
 
     def __post_init__(self) -> None:
         at_least(self, 1, "few_shot", "predictions", "scratch", "reference")

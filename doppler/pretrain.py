@@ -23,6 +23,7 @@ from doppler.curriculum import (
     greedy_ratios,
     make_lesson,
 )
+from doppler.metrics_log import MetricsLog
 from doppler.policies.config import policy_config
 from doppler.policies.dual import DualPolicy
 from doppler.policies.storage import save_policy
@@ -78,6 +79,7 @@ def pretrain(config: PretrainConfig, command: Sequence[str]) -> None:
         leave_out=tuple(config.leave_out),
     )
     state, extra = _start(config, settings, lessons, folder)
+    log = MetricsLog(folder, tensorboard=config.tensorboard)
     problems = [
         draw_problem(lessons, 1.0, np.random.default_rng([VALIDATION_SEED, index]))
         for index in range(config.validation)
@@ -106,11 +108,13 @@ def pretrain(config: PretrainConfig, command: Sequence[str]) -> None:
             cpu_seconds=round(seconds, 1),
         )
         curve.append(asdict(found))
+        log.write(found)
         if best is None or found.score < best["score"]:
             best = {**asdict(found), "score": found.score}
             save_policy(state.average, folder / POLICY_FOLDER)
 
-    with view.progress("epochs", settings.epochs) as advance:
+    with log, view.progress("epochs", settings.epochs) as advance:
+        log.begin(keep=len(state.history) + len(curve))
         advance(state.epoch, "")
         if not curve:
             validate(0, spent)
@@ -118,6 +122,7 @@ def pretrain(config: PretrainConfig, command: Sequence[str]) -> None:
             save_pretraining(state, folder / STATE_FOLDER, extra)
         while not state.is_finished and time.monotonic() < deadline:
             record = state.run_epoch(curriculum)
+            log.write(record)
             seconds = spent + time.process_time() - start_cpu
             if record.epoch % config.validate_every == 0 or state.is_finished:
                 validate(record.epoch, seconds)

@@ -64,9 +64,15 @@ def command_text(command: Iterable[str]) -> str:
     return shlex.join(command)
 
 
-def append_metrics(folder: Path, record: Any) -> None:
-    """Appends one typed record as a line of JSON; its type name goes along as `record`."""
-    line = {"record": type(record).__name__, **_plain(record)}
+def append_metrics(folder: Path, record: Any, labels: Mapping[str, Any] | None = None) -> None:
+    """Appends one typed record as a line of JSON; its type name goes along as `record`.
+
+    Args:
+        folder: Holds the file.
+        record: A dataclass.
+        labels: What the record belongs to; they go along, too.
+    """
+    line = {"record": type(record).__name__, **(labels or {}), **_plain(record)}
     with (folder / METRICS_FILE).open("a", encoding="utf-8") as file:
         file.write(json.dumps(line) + "\n")
 

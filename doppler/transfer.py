@@ -36,6 +36,7 @@ from doppler.core.problem import Problem
 from doppler.graphs.ffnn import ffnn
 from doppler.graphs.llama import llama_block
 from doppler.graphs.matmul_chain import matmul_chain
+from doppler.metrics_log import MetricsLog
 from doppler.planners.base import Budget, Planner
 from doppler.planners.bounds import lower_bounds
 from doppler.planners.guided import GuidedPlanner
@@ -148,12 +149,14 @@ def measure_transfer(
     folder.mkdir(parents=True, exist_ok=True)
     results: list[ArmResult] = []
     bounds: dict[str, int] = {}
-    with view.progress("cases x seeds", len(config.cases) * config.seeds) as advance:
+    log = MetricsLog(folder, tensorboard=config.tensorboard)
+    log.begin()
+    with log, view.progress("cases x seeds", len(config.cases) * config.seeds) as advance:
         for name in config.cases:
             target = problem_of(CASES[name].target_graph, CASES[name].target_cluster)
             bounds[name] = lower_bounds(*target).best_ns
             for seed in range(config.seed, config.seed + config.seeds):
-                results += run_case(name, target, seed, config)
+                results += run_case(name, target, seed, config, log)
                 advance(1, f"{name}, seed {seed}")
     best = {name: min(row.value_ns for row in results if row.case == name) for name in config.cases}
     document = {
@@ -177,13 +180,15 @@ def problem_of(graph: str, cluster: str) -> Pair:
     return problem, RooflineModel().costs(problem)
 
 
-def run_case(name: str, target: Pair, seed: int, config: TransferConfig) -> list[ArmResult]:
-    """Returns all arms of one case with one seed."""
+def run_case(
+    name: str, target: Pair, seed: int, config: TransferConfig, log: MetricsLog
+) -> list[ArmResult]:
+    """Returns all arms of one case with one seed; the log gets every update of training."""
     case = CASES[name]
     source = problem_of(case.source_graph, case.source_cluster)
     pair = load_policy(Path(config.policy)) if config.policy else load_pretrained()
     teacher = LearnedPlanner(mode=LearnedMode.tune, policy=_copy(pair))
-    _run(teacher, source, config.source_episodes, seed)
+    _run(teacher, source, config.source_episodes, seed, name, "source", log)
     assert teacher.policy is not None
     few, many = config.few_shot, config.scratch
     steps = config.predictions
@@ -207,7 +212,8 @@ def run_case(name: str, target: Pair, seed: int, config: TransferConfig) -> list
         "portfolio_long": (get_planner("portfolio"), config.reference),
     }
     rows = [
-        _run(planner, target, calls, seed, name, arm) for arm, (planner, calls) in planners.items()
+        _run(planner, target, calls, seed, name, arm, log)
+        for arm, (planner, calls) in planners.items()
     ]
     stale = _stale_value(case, target, config.reference, seed)
     rows.append(
@@ -265,7 +271,7 @@ def _copy(policy: DualPolicy) -> DualPolicy:
 
 
 def _run(
-    planner: Planner, pair: Pair, calls: int, seed: int, case: str = "", arm: str = ""
+    planner: Planner, pair: Pair, calls: int, seed: int, case: str, arm: str, log: MetricsLog
 ) -> ArmResult:
     """Returns what one planner makes of one problem."""
     scorer = make_scorer(*pair)
@@ -276,6 +282,8 @@ def _run(
             curve.append((progress.simulations, progress.best_ns))
 
         planner.on_progress = note
+    if isinstance(planner, LearnedPlanner):
+        planner.on_record = lambda record: log.write(record, case=case, arm=arm, seed=seed)
     start = time.process_time()
     plan = planner(pair[0], scorer, Budget(calls), np.random.default_rng(seed))
     spent = time.process_time() - start

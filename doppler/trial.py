@@ -30,6 +30,7 @@ from doppler.results import COSTS_FILE
 from doppler.running import save_checkpoint
 from doppler.session import JobSession
 from doppler.stage3 import tune_on_job
+from doppler.training.metrics import OnRecord, TrainingRecord
 from executor.options import ExecutorOptions
 
 TURNS = 10
@@ -48,6 +49,7 @@ def run_for_real(
     folder: Path,
     view: View,
     clock: Clock,
+    on_record: OnRecord,
 ) -> None:
     """Runs the job under the plans of a run and fills in what was measured.
 
@@ -58,6 +60,7 @@ def run_for_real(
         folder: Result folder; gets checkpoint and cost table.
         view: What the user sees.
         clock: Time per step.
+        on_record: Called after every update of stage III.
     """
     rng = np.random.default_rng(run.config.seed)
     learned = _named(run.candidates, LEARNED)
@@ -65,7 +68,7 @@ def run_for_real(
         session = stack.enter_context(JobSession(run.job, run.problem, options))
         session.run(learned.result.plan, WARMUP_ITERATIONS)
         view.section("5  Learn on the running job (stage III)")
-        run.learned_plan = _stage_three(run, session, learned, rng, view)
+        run.learned_plan = _stage_three(run, session, learned, rng, view, on_record)
         clock.mark("stage III")
         view.section("6  Measure the plans in turns")
         sessions = {run.layout: session}
@@ -91,12 +94,22 @@ def replan_budget(training: TrainingSettings) -> int:
 
 
 def _stage_three(
-    run: LearnRun, session: JobSession, learned: Candidate, rng: np.random.Generator, view: View
+    run: LearnRun,
+    session: JobSession,
+    learned: Candidate,
+    rng: np.random.Generator,
+    view: View,
+    on_record: OnRecord,
 ) -> Plan:
     training = run.config.training
     if training.stage3_windows == 0:
         return learned.result.plan
     known = len(session.executor.switches)
+
+    def note(record: TrainingRecord) -> None:
+        run.system_records.append(record)
+        on_record(record)
+
     with view.progress("windows", None) as advance:
         run.system = tune_on_job(
             session.run,
@@ -110,7 +123,7 @@ def _stage_three(
             rng=rng,
             race_seconds=training.race_seconds,
             margins=run.job.margins,
-            on_record=run.system_records.append,
+            on_record=note,
             on_window=lambda w: advance(1, f"{w.purpose}: {w.period_ns / 1e6:.1f} ms"),
         )
     system = run.system

@@ -1,14 +1,17 @@
 """Commands on files: what they write, and what they refuse before they start."""
 
+import dataclasses
+import json
+
 import pytest
 from test_calibration import stored
 
 from doppler import commands
 from doppler.api import plan_problem
 from doppler.calibration import save_calibration
-from doppler.cli import main
+from doppler.cli import INTERRUPTED, main
 from doppler.compose import flat_keys
-from doppler.config import Algorithm, StageTwoSettings
+from doppler.config import Algorithm, StageTwoSettings, StageTwoValues
 from doppler.core.cluster import Cluster, Device, Link
 from doppler.core.graph import DataflowGraph, Op
 from doppler.core.serialize import save
@@ -18,8 +21,8 @@ from doppler.planners.gdp import GdpConfig, GdpPlanner
 from doppler.planners.learned import TUNED
 from doppler.planners.placeto import PlacetoConfig, PlacetoPlanner
 from doppler.policies.config import MessagePassing
-from doppler.training.config import PPOConfig, ReinforceConfig, TrainingConfig
-from doppler.training.reinforce import reinforce
+from doppler.training.config import PAPER, PPOConfig, ReinforceConfig, Schedule, TrainingConfig
+from doppler.training.reinforce import reinforce, reinforce_update
 
 
 @pytest.fixture
@@ -56,7 +59,7 @@ def test_stage_two_learns_by_the_algorithm_that_is_asked_for(files, monkeypatch,
         used.append(config)
         reinforce(learner, evaluate, config, *rest, **named)
 
-    monkeypatch.setattr("doppler.planners.learned.reinforce", spied)
+    monkeypatch.setattr("doppler.planners.stage_two.reinforce", spied)
     words = ["plan", *GRAPH, "mode=tune", f"start={start}", "budget=64"]
     ppo = ["training.algorithm=ppo", "training.ppo_epochs=2", "training.ppo_clip=0.3"]
     assert main(words) == 0
@@ -70,8 +73,8 @@ def test_stage_two_learns_by_the_algorithm_that_is_asked_for(files, monkeypatch,
         others = [word for word in words if not word.startswith(("mode=", "start="))]
         assert main([*others, *ppo, refused]) == 2
     error = capsys.readouterr().err
-    assert "training.algorithm is about stage II, and mode=greedy has none" in error
-    assert "training and seconds are settings of planner=learned, and planner is 'heft'" in error
+    assert "training is about stage II, and mode=greedy has none" in error
+    assert "checkpoint and seconds are settings of planner=learned, and planner is 'heft'" in error
 
 
 def test_ppo_on_the_command_line_is_the_librarys():
@@ -81,6 +84,74 @@ def test_ppo_on_the_command_line_is_the_librarys():
     assert with_stage_two(TUNED, StageTwoSettings()) is TUNED
     assert TUNED.learn_share == 0.0  # and an algorithm that is asked for has its part
     assert with_stage_two(TUNED, settings).learn_share == expected.learn_share
+
+
+def test_settings_of_stage_two_are_those_of_the_library():
+    """Each names one field; what is not given is as `values` says."""
+    settings = StageTwoSettings(
+        batch=6,
+        learning_rate=[2e-3, 1e-3],
+        entropy=[0.02, 0.01],
+        temperature=[0.9, 0.2],
+        gamma=0.99,
+        elites=7,
+        restarts=3,
+    )
+    training = with_stage_two(TUNED, settings)
+    assert training.restarts == 3
+    assert training.learn_share > 0.0  # who asks for it gets a stage II
+    assert training.reinforce == ReinforceConfig(
+        batch=6,
+        learning_rate=Schedule(2e-3, 1e-3),
+        entropy_weight=Schedule(0.02, 0.01),
+        temperature=Schedule(0.9, 0.2),
+        gamma=0.99,
+        num_elites=7,
+    )
+    none = with_stage_two(TUNED, StageTwoSettings(elites=0)).reinforce
+    assert (none.elite_weight, none.elite_batch) == (0.0, 0)
+    paper = StageTwoSettings(values=StageTwoValues.paper)
+    assert with_stage_two(TUNED, paper).reinforce == PAPER
+    batch = with_stage_two(TUNED, dataclasses.replace(paper, batch=8)).reinforce
+    assert batch == dataclasses.replace(PAPER, batch=8)
+    ppo = StageTwoSettings(algorithm=Algorithm.ppo, learning_rate=[2e-3, 1e-3])
+    assert with_stage_two(TUNED, ppo).reinforce.learning_rate == Schedule(2e-3, 1e-3)
+    assert with_stage_two(TUNED, StageTwoSettings(tensorboard=True)) is TUNED
+
+
+def test_settings_of_stage_two_reach_its_updates(files):
+    words = ["plan", *GRAPH, "mode=tune", "budget=64", "checkpoint=c"]
+    given = ["training.values=paper", "training.batch=4", "training.learning_rate=[0.01,0.001]"]
+    assert main([*words, *given]) == 0
+    lines = [json.loads(line) for line in (files / "c" / "metrics.jsonl").read_text().splitlines()]
+    assert len(lines) == (64 - 17) // 4
+    assert (lines[0]["learning_rate"], lines[-1]["learning_rate"]) == (0.01, 0.001)
+    assert {line["temperature"] for line in lines} == {1.0}
+
+
+def test_a_plan_goes_on_from_its_checkpoint(files, monkeypatch, capsys):
+    words = ["plan", *GRAPH, "mode=tune", "budget=100", "checkpoint=c", "checkpoint_every=1"]
+    assert main([*words[:-2], "checkpoint=whole", "output=whole.json"]) == 0
+    updates = []
+
+    def stopped(learner, evaluate, config, reference_ns):
+        if len(updates) == 3:
+            raise KeyboardInterrupt
+        updates.append(learner.progress.update)
+        return reinforce_update(learner, evaluate, config, reference_ns)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("doppler.training.reinforce.reinforce_update", stopped)
+        assert main([*words, "output=part.json"]) == INTERRUPTED
+    metrics = files / "c" / "metrics.jsonl"
+    assert len(metrics.read_text().splitlines()) == 3
+    assert main([*words, "training.tensorboard=true", "output=part.json"]) == 0
+    assert metrics.read_text() == (files / "whole" / "metrics.jsonl").read_text()
+    assert (files / "part.json").read_text() == (files / "whole.json").read_text()
+    assert (files / "c" / "tensorboard").is_dir()
+    capsys.readouterr()
+    assert main([*words, "training.gamma=0.9"]) == 2
+    assert "training.reinforce.gamma=1.0 where this start has 0.9" in capsys.readouterr().err
 
 
 def test_a_plan_is_made_and_simulated_under_a_measured_cost_table(files, capsys):
@@ -136,6 +207,15 @@ def test_a_plan_for_the_slow_tail_and_its_robustness(files, capsys):
         (["simulate", *GRAPH, "robustness=1.5"], "robustness is below 1 (0.2 = 20 %)"),
         (["probe", "output=/proc/nothing.json"], "a file cannot be read or written"),
         (["simulate", *GRAPH, "noise=0.1", "objective=makespan"], "and the objective is makespan"),
+        (["plan", *GRAPH, "training.batch=1"], "batch is at least 2, and it is 1"),
+        (["plan", *GRAPH, "training.restarts=0"], "restarts is at least 1, and it is 0"),
+        (["plan", *GRAPH, "training.entropy=[0.1]"], "entropy is [start, end], both above 0"),
+        (["plan", *GRAPH, "training.temperature=[0,1]"], "temperature is [start, end], both"),
+        (["plan", *GRAPH, "training.gamma=1.5"], "gamma is above 0 and at most 1, and it is 1.5"),
+        (["plan", *GRAPH, "mode=sample", "training.elites=3"], "mode=sample has none"),
+        (["plan", *GRAPH, "training.tensorboard=true"], "set checkpoint=FOLDER"),
+        (["plan", *GRAPH, "planner=heft", "checkpoint=c"], "are settings of planner=learned"),
+        (["plan", *GRAPH, "checkpoint=c", "checkpoint_every=0"], "checkpoint_every is at least 1"),
         (["plan", *GRAPH, "policy=paper"], "policy=paper needs start=scratch"),
         (["plan", *GRAPH, "planner=heft", "start=scratch"], "are settings of planner=learned"),
         (["what-if", *GRAPH, "objective=p95", "noise=0.1"], "ranks by makespan or period"),

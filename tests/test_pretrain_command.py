@@ -17,7 +17,17 @@ def test_a_training_in_two_pieces_leaves_policy_and_record(tmp_path, capsys):
     assert json.loads((folder / "policy" / "training.json").read_text())["epochs"] == 0
     assert main(words) == 2
     assert "holds a training already" in capsys.readouterr().err
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write('{"record": "EpochRecord", "epoch": 1}\n')  # of an epoch that was not stored
     assert main([*words, "resume=true"]) == 0
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert [(line["record"], line["epoch"]) for line in lines] == [
+        ("ValidationRecord", 0),
+        ("EpochRecord", 1),
+        ("ValidationRecord", 1),
+        ("EpochRecord", 2),
+        ("ValidationRecord", 2),
+    ]
     record = json.loads((folder / "policy" / "training.json").read_text())
     assert record["epochs"] == 2
     assert record["command"].startswith("doppler pretrain")
@@ -56,7 +66,7 @@ def test_mode_is_a_setting_of_the_learned_planner(tmp_path, capsys):
     words = ["plan", "graph=g.json", "cluster=c.json", "planner=heft", "mode=greedy"]
     assert main(words) == 2
     error = capsys.readouterr().err
-    assert "mode, start, policy, training and seconds are settings of planner=learned" in error
+    assert "policy, training, checkpoint and seconds are settings of planner=learned" in error
 
 
 @pytest.mark.parametrize("case", ["p100_to_v100"])

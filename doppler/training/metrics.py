@@ -1,9 +1,7 @@
-"""Typed records of training, one JSON line per update; names are explained in docs/metrics.md."""
+"""Typed records of training, one per update; names are explained in docs/metrics.md."""
 
-import json
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from typing import TextIO
+from dataclasses import dataclass
 
 from doppler.training.config import Stage
 
@@ -14,7 +12,8 @@ class TrainingRecord:
 
     Attributes:
         stage: Stage of training.
-        update, num_updates: Update within the stage from 0, and how many it has.
+        update, num_updates: Update within the stage from 0, and how many it has; where its time is
+            limited, how many it has at most.
         episodes: Episodes of the stage so far, this update included.
         best_ns: Best value ever seen, None before the first score.
         mean_ns: Mean value of this update's feasible episodes, None where none was scored.
@@ -42,17 +41,3 @@ class TrainingRecord:
 
 
 OnRecord = Callable[[TrainingRecord], None]
-
-
-def json_line(record: TrainingRecord) -> str:
-    """Returns the record as one line of JSON, without the line's end."""
-    return json.dumps({**asdict(record), "stage": record.stage.value}, sort_keys=True)
-
-
-def json_lines(stream: TextIO) -> OnRecord:
-    """Returns a callback that writes every record to `stream`."""
-
-    def write(record: TrainingRecord) -> None:
-        stream.write(json_line(record) + "\n")
-
-    return write

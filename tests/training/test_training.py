@@ -1,6 +1,3 @@
-import json
-from io import StringIO
-
 import numpy as np
 import pytest
 import torch
@@ -23,7 +20,6 @@ from doppler.training.config import (
 from doppler.training.elites import EliteBuffer
 from doppler.training.imitation import imitate, imitate_elites
 from doppler.training.learner import PRIOR_RATE, Learner
-from doppler.training.metrics import json_lines
 from doppler.training.reinforce import leave_one_out, reinforce
 from tests.planners.slow_scorer import SlowScorer
 from tests.policies.problems import layered, six_ops
@@ -193,16 +189,6 @@ def test_a_stage_that_was_stopped_goes_on_and_a_finished_one_begins_again():
             on_record=lambda record: updates.append(record.update),
         )
     assert updates == [2, 3, 4, 0, 1, 2, 3, 4]
-
-
-def test_records_are_json_lines():
-    learner = make_learner(six_ops())
-    stream = StringIO()
-    imitate(learner, ImitationConfig(num_updates=3), json_lines(stream))
-    lines = [json.loads(line) for line in stream.getvalue().splitlines()]
-    assert [line["update"] for line in lines] == [0, 1, 2]
-    assert {line["stage"] for line in lines} == {"I"}
-    assert lines[0]["best_ns"] is None
 
 
 @pytest.mark.parametrize("calls", [1, 2, 40, 400])
