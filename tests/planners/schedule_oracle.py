@@ -2,7 +2,7 @@
 
 `best_free_order`: links that hold nothing; every placement with every order of ops.
 `best_start_times`: any links; every placement with every integer start time, transfers in the order
-in which their producers end.
+in which their producers end; producers that end at once may have any ranks.
 """
 
 import itertools
@@ -86,46 +86,105 @@ def _search(times, before, latency, streams, allowed):
 
 
 def best_start_times(problem, costs, horizon):
-    """The least makespan up to `horizon`, or None; one stream per device, dispatch costs 0."""
-    mask = make_mask(problem)
+    """The least makespan up to `horizon`, or None; one stream per device, dispatch costs 0.
+
+    Ops are numbered in topological order and every link has at most one bus.
+    """
+    mask, graph = make_mask(problem), problem.graph
     devices = [np.flatnonzero(row).tolist() for row in mask.allowed_UD]
+    edge_ends = np.array([(e.src, e.dst) for e in graph.edges], np.int64).reshape(-1, 2)
+    ranks = np.array(list(itertools.permutations(range(graph.num_ops))), np.int64)
     best = None
     for placement in itertools.product(*devices):
-        value = _best_of_placement(problem, costs, placement, horizon if best is None else best - 1)
-        best = value if value is not None else best
+        times = [row[device] for row, device in zip(costs.op_ns, placement, strict=True)]
+        sends, edge_sends = _sends(problem, placement)
+        limit = horizon if best is None else best - 1
+        value = _least(
+            np.array(times), np.array(placement), edge_ends, edge_sends, sends, ranks, limit
+        )
+        best = int(value) if value >= 0 else best
     return best
 
 
-def _best_of_placement(problem, costs, placement, horizon):
-    times = [row[device] for row, device in zip(costs.op_ns, placement, strict=True)]
-    best = None
-    for starts in itertools.product(*(range(horizon - time + 1) for time in times)):
-        ends = [start + time for start, time in zip(starts, times, strict=True)]
-        last = max(ends)
-        if (best is None or last < best) and _is_valid(problem, placement, starts, ends):
-            best = last
-    return best
+def _sends(problem, placement):
+    """Rows (op, bus, occupancy, latency) by (op, output, destination), and the send of each edge.
 
-
-def _is_valid(problem, placement, starts, ends):
-    for a, b in itertools.combinations(range(len(starts)), 2):
-        if placement[a] == placement[b] and not (ends[a] <= starts[b] or ends[b] <= starts[a]):
-            return False
+    Bus -1 is none; an edge that stays on its device has send -1.
+    """
     links, graph = problem.cluster.link_table, problem.graph
-    sends = {
-        (ends[e.src], e.src, e.output, placement[e.dst])
-        for e in graph.edges
-        if placement[e.src] != placement[e.dst]
-    }
-    free, arrivals = {}, {}
-    # One bus per transfer: then first come first served is a plain loop in the order of requests.
-    for request, op, output, dst in sorted(sends):
+    buses = sorted({bus for link in links.values() for bus in link.buses})
+    keys = [(e.src, e.output, placement[e.dst]) for e in graph.edges]
+    crossing = sorted({key for key in keys if placement[key[0]] != key[2]})
+    rows = []
+    for op, output, dst in crossing:
         link = links[placement[op], dst]
-        begin = max([request, *(free.get(bus, 0) for bus in link.buses)])
-        release = begin + link.occupancy_ns(graph.ops[op].outputs[output])
-        free.update(dict.fromkeys(link.buses, release))
-        arrivals[op, output, dst] = release + link.latency_ns
-    return all(
-        starts[e.dst] >= arrivals.get((e.src, e.output, placement[e.dst]), ends[e.src])
-        for e in graph.edges
-    )
+        bus = buses.index(link.buses[0]) if link.buses else -1
+        rows.append((op, bus, link.occupancy_ns(graph.ops[op].outputs[output]), link.latency_ns))
+    number = {key: index for index, key in enumerate(crossing)}
+    edge_sends = [number.get(key, -1) for key in keys]
+    return np.array(rows, np.int64).reshape(-1, 4), np.array(edge_sends, np.int64)
+
+
+@njit(cache=True)
+def _least(times, place, edge_ends, edge_sends, sends, ranks, limit):
+    """Depth first over the start of each op, every integer; -1 where nothing ends by `limit`."""
+    num_ops = len(times)
+    starts = np.full(num_ops, -1, np.int64)
+    ends = np.zeros(num_ops, np.int64)
+    best, depth = np.int64(-1), 0
+    while depth >= 0:
+        if depth == num_ops:
+            # Without producers that end at once, all ranks give one order of transfers.
+            tied = len(np.unique(ends[sends[:, 0]])) < len(np.unique(sends[:, 0]))
+            for rank in ranks if tied else ranks[:1]:
+                if _arrives(starts, ends, rank, edge_ends, edge_sends, sends):
+                    best = ends.max()
+                    limit = best - 1
+                    break
+            depth -= 1
+            continue
+        starts[depth] += 1
+        ends[depth] = starts[depth] + times[depth]
+        if ends[depth] > limit:
+            starts[depth] = -1
+            depth -= 1
+            continue
+        fits = True
+        for e in range(len(edge_ends)):
+            if edge_ends[e, 1] == depth and ends[edge_ends[e, 0]] > starts[depth]:
+                fits = False
+        for other in range(depth):
+            if place[other] == place[depth]:
+                apart = ends[other] <= starts[depth] or ends[depth] <= starts[other]
+                fits = fits and apart and ends[other] <= limit
+        if fits:
+            depth += 1
+    return best
+
+
+@njit(cache=True)
+def _arrives(starts, ends, rank, edge_ends, edge_sends, sends):
+    """True if all inputs are there when their consumers start: first come, first served."""
+    count = len(sends)
+    order = np.arange(count)
+    for i in range(1, count):  # stable: by output and destination where the producer is the same
+        j = i
+        while j > 0:
+            op, before = sends[order[j], 0], sends[order[j - 1], 0]
+            if ends[op] > ends[before] or (ends[op] == ends[before] and rank[op] >= rank[before]):
+                break
+            order[j], order[j - 1] = order[j - 1], order[j]
+            j -= 1
+    free = np.zeros(sends[:, 1].max() + 2 if count else 1, np.int64)
+    arrival = np.zeros(count + 1, np.int64)
+    for send in order:
+        op, bus, occupancy, latency = sends[send]
+        begin = ends[op] if bus < 0 else max(ends[op], free[bus])
+        if bus >= 0:
+            free[bus] = begin + occupancy
+        arrival[send] = begin + occupancy + latency
+    for e in range(len(edge_ends)):
+        ready = ends[edge_ends[e, 0]] if edge_sends[e] < 0 else arrival[edge_sends[e]]
+        if starts[edge_ends[e, 1]] < ready:
+            return False
+    return True

@@ -108,12 +108,13 @@ def test_equals_brute_force_over_placements_and_orders(case):
 
 
 @given(st.integers(0, 2**32))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_equals_brute_force_over_start_times_where_transfers_queue(seed):
+    """Up to 6 ops on up to 3 devices, whose wires are their own or shared."""
     rng = random.Random(seed)
-    num_ops = rng.randint(2, 4)
-    wires = {"d0": rng.choice(("out", "bus")), "d1": "bus"}
-    cluster = cluster_of(2, rng.choice((0, 1)), buses=lambda src, dst: (wires[src],))
+    num_ops, num_devices = rng.randint(2, 6), rng.randint(2, 3)
+    wires = {f"d{i}": rng.choice((f"out{i}", "bus")) for i in range(num_devices)}
+    cluster = cluster_of(num_devices, rng.choice((0, 1)), buses=lambda src, dst: (wires[src],))
     edges = [
         (src, dst)
         for dst in range(num_ops)
@@ -122,9 +123,8 @@ def test_equals_brute_force_over_start_times_where_transfers_queue(seed):
     ops = tuple(Op(kind="k", name=f"o{i}", outputs=(rng.randint(0, 3),)) for i in range(num_ops))
     graph = DataflowGraph(name="g", ops=ops, edges=tuple(Edge(s, 0, d) for s, d in edges))
     problem = Problem(graph=graph, cluster=cluster)
-    costs = make_costs(
-        problem, tuple((rng.randint(0, 3), rng.randint(0, 3)) for _ in range(num_ops))
-    )
+    times = [tuple(rng.randint(0, 3) for _ in range(num_devices)) for _ in range(num_ops)]
+    costs = make_costs(problem, tuple(times))
     mask = make_mask(problem)
     found = solve_schedule(mask, costs, 0, SETTINGS, seed=1)
     horizon = min(serial_ns(mask, costs), found.value_ns + 2)
