@@ -56,7 +56,7 @@ PLANNERS = (
 the learned planner, and the searches whose best the portfolio is."""
 
 RACE_SECONDS = 16.0
-"""Twice the default: a pass is short, so a race of twelve plans takes half a minute."""
+"""Twice the default, so that a race of these short passes has all the windows that it may have."""
 FINALISTS = 4
 """Fastest baselines of the turns, which race for being the one that the learned plan meets."""
 SKEWS = (0.6, 0.7, 0.8, 0.9)

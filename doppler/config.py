@@ -196,7 +196,8 @@ class TrainingSettings(StageTwoSettings):
     stage3_windows: int = setting(8, "measured windows for stage III; 0 skips it")
     window_iterations: int = setting(5, "iterations per measured window")
     race_seconds: float = setting(
-        8.0, "time of the job that stage III may race plans for (16 to 96 windows)"
+        8.0,
+        "time of the job that stage III may race plans for (16 to 128 windows, 2 a plan at least)",
     )
 
     def __post_init__(self) -> None:

@@ -2,8 +2,12 @@
 
 On a machine with caches the order of a plan counts beyond what the simulator knows of it: an op
 that runs right after the one that made its operands reads them from a cache, a later one from
-memory. So plans that simulate alike run unlike, and every placement is in the field twice, with
-its own order and with a depth-first one.
+memory. So plans that simulate alike run unlike, and placements are in the field twice, with their
+own order and with a depth-first one.
+
+What every cheap planner makes (`doppler.planners.cheap`) is in the field, too, whatever it
+simulates at: a plan that costs nothing to find must not be what the job turns out to run fastest
+under, unseen.
 """
 
 from collections.abc import Sequence
@@ -16,11 +20,12 @@ from doppler.core.costs import Costs
 from doppler.core.plan import Plan, make_plan
 from doppler.core.problem import Problem
 from doppler.core.runtime import INFEASIBLE_NS, Scorer
-from doppler.planners import portfolio
+from doppler.planners.cheap import cheap_plans
 from doppler.planners.list_schedule import make_list_scheduler
 
-RULE_SHARE = 0.5
-"""Part of the simulations that the list rules may take; the rest compares plans."""
+CHEAP_SHARE, AGAIN_SHARE = 0.75, 0.5
+"""Part of the simulations that the cheap planners may take, and part of what they leave that they
+may take once more, on the costs of now; the rest compares plans."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,44 +43,51 @@ class Field:
 
 def make_field(
     problem: Problem,
-    costs: Costs,
+    planned: Costs,
+    measured: Costs,
     own: Sequence[Plan],
     others: Sequence[Plan],
+    *,
     size: int,
     calls: int,
-    rng: np.random.Generator,
+    seed: int,
 ) -> Field:
-    """Returns at most `size` plans: `own` first, the rest by simulated time.
+    """Returns `own` and what the cheap planners make, then more by simulated time up to `size`.
 
-    The rest comes from `others` and the list rules; half of it keeps its order, half is depth
-    first, as far as both go.
+    The cheap planners are asked with the costs that all plans were made with, so that theirs are
+    those of a comparison. The rest comes from `others`, and from the cheap planners on the costs of
+    now; half of it keeps its order, half is depth first, as far as both go.
 
     Args:
         problem: What is placed.
-        costs: Times, corrected by what was measured so far.
-        own: Plans that are raced before any other.
+        planned: Times that plans were made with before the job ran.
+        measured: The same, corrected by what was measured so far.
+        own: Plans that are raced in any case.
         others: More plans whose simulated time decides.
-        size: Plans at most.
-        calls: Plans that may be scored; what they do not pay for is left out of the rest.
-        rng: Source of randomness of the rules.
+        size: Plans at most, unless there are more that are raced in any case.
+        calls: Plans that may be scored; what they do not pay for is left out.
+        seed: Seed of cheap planners that draw numbers.
     """
-    first = distinct(own)[:size]
-    places = size - len(first)
-    if places == 0:
-        return Field(plans=tuple(first), simulations=0)
-    scorer = make_scorer(problem, costs)
-    plans = [*portfolio.rule_plans(problem, scorer, round(RULE_SHARE * calls), rng), *others]
-    deep = distinct(depth_first(problem, costs, [*first, *plans]), first)
-    left = max(0, calls - scorer.num_calls)
+    scorer = make_scorer(problem, planned)
+    cheap = cheap_plans(problem, scorer, round(CHEAP_SHARE * calls), seed)
+    first = distinct([*own, *cheap])
+    places, left = size - len(first), calls - scorer.num_calls
+    if places <= 0:
+        return Field(plans=tuple(first), simulations=scorer.num_calls)
+    scorer = make_scorer(problem, measured)
+    again = cheap_plans(problem, scorer, round(AGAIN_SHARE * left), seed)
+    plans = distinct([*again, *others], first)
+    deep = distinct(depth_first(problem, measured, [*first, *plans]), [*first, *plans])
+    to_rank = left - scorer.num_calls
     shares = [
-        _fastest_first(scorer, deep[: left - left // 2]),
-        _fastest_first(scorer, distinct(plans, first)[: left // 2]),
+        _fastest_first(scorer, deep[: to_rank - to_rank // 2]),
+        _fastest_first(scorer, plans[: to_rank // 2]),
     ]
     rest: list[Plan] = []
     while len(rest) < places and any(shares):
         share = shares[len(rest) % 2] or shares[1 - len(rest) % 2]
         rest += distinct([share.pop(0)], rest)
-    return Field(plans=(*first, *rest), simulations=scorer.num_calls)
+    return Field(plans=(*first, *rest), simulations=calls - left + scorer.num_calls)
 
 
 def depth_first(problem: Problem, costs: Costs, plans: Sequence[Plan]) -> list[Plan]:

@@ -2,6 +2,8 @@
 
 Source: Karnin, Koren and Somekh, "Almost Optimal Exploration in Multi-Armed Bandits", ICML 2013,
 section 3 (sequential halving: every round has the same share of the windows, its slower half goes).
+Ours is what happens where that share is less than a window for each: the round has a window for
+each all the same, and the rounds after it share what is left.
 """
 
 import math
@@ -12,9 +14,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from doppler.core.errors import DopplerError
-
-ROUND_TURNS = 2
-"""Windows per candidate and round, at least, in a race of `race_size`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,11 +41,20 @@ def num_rounds(num_candidates: int) -> int:
 
 
 def race_size(num_windows: int) -> int:
-    """Returns how many candidates a race of `num_windows` is for: each round has two turns."""
+    """Returns for how many candidates an equal share of `num_windows` is a turn in every round."""
     size = 1
-    while ROUND_TURNS * (size + 1) * num_rounds(size + 1) <= num_windows:
+    while (size + 1) * num_rounds(size + 1) <= num_windows:
         size += 1
     return size
+
+
+def fewest_windows(num_candidates: int) -> int:
+    """Returns how many windows a race takes at least: one turn in every round."""
+    windows = 0
+    while num_candidates > 1:
+        windows += num_candidates
+        num_candidates = _half(num_candidates)
+    return windows
 
 
 def race(
@@ -69,25 +77,28 @@ def race(
         rng: Source of the order within a turn.
 
     Raises:
-        DopplerError: If there is no candidate, or a round has not one window for each.
+        DopplerError: If there is no candidate, or there are fewer than `fewest_windows`.
     """
     if num_candidates < 1:
         raise DopplerError(f"a race has at least 1 candidate, and it has {num_candidates}")
-    rounds = num_rounds(num_candidates)
-    if num_windows < rounds * num_candidates:
+    if num_windows < fewest_windows(num_candidates):
         raise DopplerError(
-            f"a race of {num_candidates} needs at least {rounds * num_candidates} windows, one per "
-            f"candidate in each of {rounds} rounds, and it has {num_windows}"
+            f"a race of {num_candidates} needs at least {fewest_windows(num_candidates)} windows, "
+            f"one per candidate left in each of {num_rounds(num_candidates)} rounds, and it has "
+            f"{num_windows}"
         )
     left = list(range(num_candidates))
     out: list[int] = []
     periods: list[list[float]] = [[] for _ in left]
-    for _ in range(rounds):
-        for _ in range(num_windows // (rounds * len(left))):
+    while len(left) > 1:
+        share = num_windows // num_rounds(len(left))
+        turns = max(1, share // len(left))
+        num_windows -= turns * len(left)
+        for _ in range(turns):
             for candidate in rng.permutation(left).tolist():
                 periods[candidate].append(measure(candidate))
         ranked = rank(left, periods)
-        left = ranked[: -(-len(left) // 2)]
+        left = ranked[: _half(len(left))]
         out = ranked[len(left) :] + out
     return Race(ranking=(*left, *out), periods=tuple(map(tuple, periods)))
 
@@ -103,3 +114,7 @@ def rank(candidates: Sequence[int], periods: Sequence[Sequence[float]]) -> list[
         for candidate in candidates
     }
     return sorted(candidates, key=lambda candidate: scores[candidate])
+
+
+def _half(num_candidates: int) -> int:
+    return -(-num_candidates // 2)

@@ -3,8 +3,8 @@
 Two feedback paths, kept apart: measured spans correct the cost table, on which the policy plans
 again; measured periods are the reward of the same policy gradient as in stage II. The plan that
 comes out has won a race on the job: by successive halving among the learned planner's plans, those
-of the list rules and the same placements in depth-first order. A job of short iterations has more
-windows for it, and a larger field, than one of long iterations.
+of all cheap planners and the same placements in depth-first order. A job of short iterations has
+more windows for it, and a larger field, than one of long iterations.
 """
 
 import statistics
@@ -22,12 +22,12 @@ from doppler.core.trace import Trace
 from doppler.field import Field, is_same, make_field
 from doppler.measure import NO_MARGINS, Margins, measured_period_ns
 from doppler.planners.base import Budget
-from doppler.planners.learned import LearnedPlanner
+from doppler.planners.learned import SOURCE, LearnedPlanner
+from doppler.planners.learned_run import elite_plans
 from doppler.policies.assignment import Ints
-from doppler.race import race, race_size
+from doppler.race import fewest_windows, race, race_size
 from doppler.training.config import ReinforceConfig, Schedule, Stage
 from doppler.training.elites import EliteBuffer
-from doppler.training.learner import Learner
 from doppler.training.metrics import OnRecord
 from doppler.training.reinforce import reinforce
 from simulator.calibrate import observe
@@ -35,9 +35,12 @@ from simulator.costs.measured import CostTable
 from simulator.costs.reuse import Reuse, ReuseSample, fit_reuse, reuse_samples
 
 BATCH = 4
-MIN_RACE_WINDOWS, MAX_RACE_WINDOWS = 16, 96
-"""Of four plans and of twelve, at two windows each in every round."""
+MIN_RACE_WINDOWS, MAX_RACE_WINDOWS = 16, 128
+"""Of a race for which there is next to no time, and of one for which there is much; a field that
+needs more windows than the least (`doppler.race.fewest_windows`) has them."""
 RACE_SECONDS = 8.0
+REPLAN_PARTS = 6
+"""Parts of the simulations: planning again takes one, twice; choosing the field the rest."""
 NUM_ELITES = 4
 """Best plans of stages I and II beside the very best that a race has room for."""
 
@@ -109,6 +112,7 @@ def tune_on_job(
     window_iterations: int,
     replan_budget: int,
     rng: np.random.Generator,
+    seed: int = 0,
     race_seconds: float = RACE_SECONDS,
     margins: Margins = NO_MARGINS,
     on_record: OnRecord | None = None,
@@ -127,16 +131,20 @@ def tune_on_job(
         replan_budget: Simulations for planning again on corrected costs, and for choosing the
             field of the race.
         rng: Source of randomness.
+        seed: Seed of the cheap planners in the race: with that of a comparison, and simulations
+            enough, their plans are those of the comparison.
         race_seconds: Time that the job may run under raced plans; it buys `MIN_RACE_WINDOWS` at
-            least, `MAX_RACE_WINDOWS` at most.
+            least, or what the field needs, and `MAX_RACE_WINDOWS` at most.
         margins: Iterations that a window runs besides, and leaves out.
         on_record: Called after every policy update.
         on_window: Called after every window.
     """
     session = _Session(run, problem, table, plan, window_iterations, margins, on_window)
-    elites = [] if planner.learner is None else _elite_plans(problem, planner.learner)
+    elites = (
+        () if planner.learner is None else elite_plans(problem, planner.learner, NUM_ELITES, SOURCE)
+    )
     reference_ns = session.measure(plan, "incumbent")
-    part = replan_budget // 4
+    part = replan_budget // REPLAN_PARTS
     candidates = [plan, session.replan(planner, part, rng)]
     learner = planner.learner
     if learner is not None and num_windows >= BATCH:
@@ -160,30 +168,24 @@ def tune_on_job(
     candidates.append(session.replan(planner, part, rng))
     length = race_length(race_seconds, reference_ns * session.length)
     start = time.perf_counter()
-    costs = session.table.costs(problem)
-    calls = replan_budget - session.simulations
-    field = make_field(problem, costs, candidates, elites, race_size(length), calls, rng)
+    field = make_field(
+        problem,
+        table.costs(problem),
+        session.table.costs(problem),
+        candidates,
+        elites,
+        size=race_size(length),
+        calls=replan_budget - session.simulations,
+        seed=seed,
+    )
     session.learning_seconds += time.perf_counter() - start
-    return session.race(field, length, rng)
+    return session.race(field, max(length, fewest_windows(len(field.plans))), rng)
 
 
 def race_length(seconds: float, window_ns: float) -> int:
     """Returns how many windows of a race fit into a time, within its limits."""
     fitting = int(seconds * 1e9 / window_ns)
     return min(max(fitting, MIN_RACE_WINDOWS), MAX_RACE_WINDOWS)
-
-
-def _elite_plans(problem: Problem, learner: Learner) -> list[Plan]:
-    """The best plans of the stages before, the best first."""
-    elites = learner.elites
-    if not len(elites):
-        return []
-    orders, devices = elites.episodes(elites.elites[:NUM_ELITES])
-    placements, priorities = learner.inputs.assignment.plan_arrays(orders, devices)
-    return [
-        make_plan(problem, tuple(placement), tuple(priority), "learned")
-        for placement, priority in zip(placements.tolist(), priorities.tolist(), strict=True)
-    ]
 
 
 class _Session:
@@ -248,7 +250,7 @@ class _Session:
         """The reward of stage III: one measured window per plan."""
         values: list[int] = []
         for placement, priority in zip(placements_BV.tolist(), priorities_BV.tolist(), strict=True):
-            plan = make_plan(self._problem, tuple(placement), tuple(priority), "learned")
+            plan = make_plan(self._problem, tuple(placement), tuple(priority), SOURCE)
             period_ns = self.measure(plan, "sample")
             self._samples.append((period_ns, plan))
             values.append(round(period_ns))

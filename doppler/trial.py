@@ -40,6 +40,9 @@ FINALIST_WINDOWS = 8
 """Windows of a race of baselines, per finalist."""
 RANKED = 3
 """Plans of the race that are named."""
+REPLAN_CALLS = 200
+"""Simulations of stage III, if not more than half of all: cheap planners take about 100 for what
+they make of any budget, and the learned one plans again twice."""
 
 
 def run_for_real(
@@ -89,8 +92,13 @@ def run_for_real(
 
 
 def replan_budget(training: TrainingSettings) -> int:
-    """Part of the learned planner's simulations that stage III plans again with."""
-    return training.sim_episodes // 5 if training.stage3_windows else 0
+    """Part of the learned planner's simulations that stage III plans again with.
+
+    A fifth, or `REPLAN_CALLS` if that is more, and half at most.
+    """
+    if not training.stage3_windows:
+        return 0
+    return min(max(training.sim_episodes // 5, REPLAN_CALLS), training.sim_episodes // 2)
 
 
 def _stage_three(
@@ -121,6 +129,7 @@ def _stage_three(
             window_iterations=training.window_iterations,
             replan_budget=replan_budget(training),
             rng=rng,
+            seed=run.config.seed,
             race_seconds=training.race_seconds,
             margins=run.job.margins,
             on_record=note,

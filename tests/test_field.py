@@ -1,15 +1,22 @@
 """The field of stage III: what is raced, and that a race finds what no simulator has told."""
 
+from dataclasses import replace
+from importlib.metadata import EntryPoint, EntryPoints
+
 import numpy as np
 import pytest
 
+from doppler.api import plan_problem
 from doppler.core.cluster import Cluster, Device, Link
 from doppler.core.costs import Costs
 from doppler.core.graph import DataflowGraph, Edge, Op
 from doppler.core.plan import make_plan
 from doppler.core.problem import Problem
 from doppler.field import depth_first, distinct, is_same, make_field
+from doppler.planners import registry
+from doppler.planners.cheap import CHEAP
 from doppler.planners.learned import LearnedPlanner
+from doppler.planners.registry import ENTRY_POINT_GROUP, get_planner
 from doppler.stage3 import MAX_RACE_WINDOWS, MIN_RACE_WINDOWS, race_length, tune_on_job
 from simulator.compiled import CompiledRuntime
 from simulator.costs.measured import CostEntry, CostTable
@@ -64,6 +71,16 @@ def is_depth_first(problem, plan):
     return True
 
 
+def unequal_costs(problem, seed):
+    rng = np.random.default_rng(seed)
+    times = rng.integers(OP_NS // 2, 2 * OP_NS, size=(problem.graph.num_ops, 2))
+    return replace(equal_costs(problem), op_ns=tuple(map(tuple, times.tolist())))
+
+
+def refuse_to_plan(problem, scorer, budget, rng):
+    raise AssertionError("nobody has asked for this planner")
+
+
 class CachedMachine:
     """A machine where an op is faster right after the op whose output it reads."""
 
@@ -112,26 +129,41 @@ def test_plans_are_the_same_if_they_run_alike(problem):
     assert distinct([plan, scaled, other], known=[other]) == [plan]
 
 
-def test_own_plans_come_first_and_both_orders_are_among_the_rest(problem, costs):
-    rng = np.random.default_rng(0)
+def test_own_plans_come_first_and_the_same_in_depth_first_order_is_among_the_rest(problem, costs):
     own = by_level(problem)
-    field = make_field(problem, costs, [own, own], [], 8, 40, rng)
+    field = make_field(problem, costs, costs, [own, own], [], size=30, calls=150, seed=0)
     assert field.plans[0] == own
-    assert len(field.plans) <= 8
     assert distinct(field.plans) == list(field.plans)
-    deep = [is_depth_first(problem, plan) for plan in field.plans[1:]]
-    assert not all(deep)
+    assert not all(is_depth_first(problem, plan) for plan in field.plans)
     assert distinct(depth_first(problem, costs, [own]), known=field.plans) == []
-    assert 0 < field.simulations <= 40
-    assert make_field(problem, costs, [own], [], 8, 0, rng).plans == (own,)
+    assert 0 < field.simulations <= 150
+    none = make_field(problem, costs, costs, [own], [], size=30, calls=0, seed=0)
+    assert (none.plans, none.simulations) == ((own,), 0)
 
 
-def test_a_full_field_costs_no_simulation(problem, costs):
-    rng = np.random.default_rng(0)
-    own = [by_level(problem), *depth_first(problem, costs, [])]
-    field = make_field(problem, costs, own, [], 2, 40, rng)
-    assert field.plans == tuple(own)
-    assert field.simulations == 0
+@pytest.mark.parametrize("seed", [100, 101])
+@pytest.mark.parametrize("size", [1, 40])
+def test_what_a_cheap_planner_makes_is_in_the_field_whatever_it_simulates_at(problem, seed, size):
+    """The costs that plans were made with and those of now lead to other plans."""
+    planned, measured = unequal_costs(problem, 1), unequal_costs(problem, 2)
+    own = by_level(problem)
+    field = make_field(problem, planned, measured, [own], [], size=size, calls=200, seed=seed)
+    for name in set(CHEAP) - {"dp_only"}:
+        plan = plan_problem(problem, planned, name, 1000, seed).plan
+        assert distinct([plan], known=field.plans) == [], name
+    made = {plan.source for plan in field.plans}
+    assert size > 1 or made - {own.source} <= set(CHEAP)
+    assert field.simulations <= 200
+    if size > 1:
+        again = plan_problem(problem, measured, "etf", 1000, seed).plan
+        assert distinct([again], known=field.plans) == []
+
+
+def test_planners_of_other_packages_are_not_run_unasked(problem, costs, monkeypatch):
+    point = EntryPoint("other", "test_field:refuse_to_plan", ENTRY_POINT_GROUP)
+    monkeypatch.setattr(registry, "entry_points", lambda group: EntryPoints([point]))
+    assert get_planner("other") is refuse_to_plan
+    make_field(problem, costs, costs, [by_level(problem)], [], size=40, calls=200, seed=0)
 
 
 def test_a_race_lasts_as_long_as_the_job_may_and_has_limits():
@@ -171,4 +203,4 @@ def test_stage_three_finds_the_order_that_the_cache_likes(problem):
     raced = [window for window in result.windows if window.purpose == "race"]
     assert len(raced) == result.race_windows <= MAX_RACE_WINDOWS
     assert result.iterations == 5 * len(result.windows)
-    assert 2 * 15 < result.simulations <= 60  # planning again took 15 twice
+    assert 2 * 10 < result.simulations <= 60  # planning again took 10 twice

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from doppler.core.errors import DopplerError
-from doppler.race import num_rounds, race, race_size, rank
+from doppler.race import fewest_windows, num_rounds, race, race_size, rank
 
 
 class Track:
@@ -31,9 +31,8 @@ class Track:
     seed=st.integers(0, 2**32 - 1),
 )
 def test_the_fastest_wins_within_the_windows(periods, spare, seed):
-    rounds = num_rounds(len(periods))
     track = Track(periods)
-    windows = rounds * len(periods) + spare
+    windows = fewest_windows(len(periods)) + spare
     found = race(track.measure, len(periods), windows, np.random.default_rng(seed))
     assert periods[found.winner] == min(periods)
     assert sorted(found.ranking) == list(range(len(periods)))
@@ -53,6 +52,15 @@ def test_every_round_has_its_share_and_halves_the_field():
     assert found.ranking == (5, 4, 3, 2, 1, 0)
 
 
+def test_a_round_has_a_turn_even_if_that_is_more_than_its_share():
+    track = Track(range(1, 12))
+    found = race(track.measure, 11, 29, np.random.default_rng(0))
+    # 11 for the first round, and the 18 that are left for rounds of 6, 3 and 2.
+    assert [len(row) for row in found.periods] == [7, 7, 4, 2, 2, 2, 1, 1, 1, 1, 1]
+    assert fewest_windows(11) == 11 + 6 + 3 + 2
+    assert race(track.measure, 11, 22, np.random.default_rng(0)).winner == 0
+
+
 def test_neighbours_in_time_are_compared():
     # The second has the smaller median, and yet two of three times it loses to its neighbour.
     assert rank([0, 1], [[10.0, 1.0, 30.0], [9.0, 1.1, 33.0]]) == [0, 1]
@@ -67,13 +75,13 @@ def test_one_disturbed_window_puts_nobody_out():
 def test_a_race_has_room_for_what_its_size_says():
     for windows in range(200):
         size = race_size(windows)
-        assert 2 * size * num_rounds(size) <= windows
-        assert 2 * (size + 1) * num_rounds(size + 1) > windows
+        assert size * num_rounds(size) <= windows
+        assert (size + 1) * num_rounds(size + 1) > windows
 
 
 def test_what_cannot_be_raced_is_refused():
     rng = np.random.default_rng(0)
     with pytest.raises(DopplerError, match="at least 1 candidate, and it has 0"):
         race(lambda candidate: 1.0, 0, 10, rng)
-    with pytest.raises(DopplerError, match=r"race of 3 needs at least 6 windows.*has 5"):
-        race(lambda candidate: 1.0, 3, 5, rng)
+    with pytest.raises(DopplerError, match=r"race of 3 needs at least 5 windows.*has 4"):
+        race(lambda candidate: 1.0, 3, 4, rng)
