@@ -212,11 +212,11 @@ def late(ring, memory, pauses_s, count):
 def test_slow_records_are_waited_for_as_long_as_they_come(batch, count):
     ring = ring_of(batch, num_slots=9)
     memory = mmap.mmap(-1, ring.size_bytes)
-    producer = late(ring, memory, [0.05] * 8, count)
+    producer = late(ring, memory, [0.1] * 8, count)
     progress = []
     batcher = Batcher([BatchReader(ring, memory, 0)], lambda: progress.append(1))
     out = (np.zeros((8, 2), np.int64), np.zeros(8, np.uint8))
-    batcher.collect(out, version=0, deadline_ns=200_000_000)
+    batcher.collect(out, version=0, deadline_ns=400_000_000)
     producer.join()
     assert out[0][:, 0].tolist() == list(range(8))
     assert len(progress) >= 3
