@@ -10,7 +10,8 @@ returned, never the last):
   portfolio's search from the plans of all list rules and the best two of the policies: more would
   leave the rules fewer of the first walks. Trained policies do stage II only if `learn_share` says
   so: the search makes more of the same time. Policies that have seen nothing imitate the best
-  plan of a short search in place of the guides, and then do stage II.
+  plan of a short search in place of the guides, and then do stage II. Policies that did stage II
+  imitate what the last search has found in the end.
 
 Where the most likely episode does not fit (memory, links), a search for a plan that does comes
 first. Policies that have seen nothing begin with stage I, the imitation of the critical-path
@@ -46,7 +47,7 @@ from doppler.planners.run_state import (
     weights_of,
 )
 from doppler.planners.stage_two import new_legs, run_legs
-from doppler.planners.tiny import LoadScorer, tiny_problem
+from doppler.planners.tiny import rehearse
 from doppler.policies.ablations import new_policy
 from doppler.policies.assignment import Assignment
 from doppler.policies.build import build_assignment
@@ -65,9 +66,8 @@ from doppler.training.config import (
 )
 from doppler.training.elites import EliteBuffer
 from doppler.training.imitation import imitate, imitate_elites
-from doppler.training.learner import Learner, torch_threads
+from doppler.training.learner import Learner, make_optimizer, torch_threads
 from doppler.training.metrics import OnRecord, TrainingRecord
-from simulator.scorer import CompiledScorer
 
 SOURCE = "learned"
 PROBE = 16
@@ -75,7 +75,6 @@ PROBE_TEMPERATURE = Temperature(select=0.5, place=0.5)
 PROBE_TIME = 0.1
 STAGE_ONE_TIME = 0.25
 """Parts of the time left that a probe, stage I and the imitation of elites may take each."""
-LOAD_CALLS = 120
 
 Imitate = Callable[[Learner, ImitationConfig, OnRecord | None, Callable[[], float] | None], None]
 
@@ -173,7 +172,8 @@ class LearnedPlanner:
     ) -> Plan:
         first_state = rng.bit_generator.state
         if self.seconds is not None:
-            self._load(scorer, is_trained)
+            config = self.policy_config if self.policy is None else self.policy.config
+            _load(self.mode, config, is_trained, isinstance(scorer, KernelScorer))
         bound_ns = lower_bounds(problem, scorer.costs).best_ns if self.on_progress else 0
         evaluator = AnytimeEvaluator(
             problem,
@@ -226,6 +226,7 @@ class LearnedPlanner:
                 self._guide if is_trained else self._imitate_elites,
                 self._reinforce,
                 self._polish,
+                self._learn_from_search,
             ),
         }
         return (*first, *by_mode[self.mode])
@@ -280,6 +281,21 @@ class LearnedPlanner:
             run.search(left, (*self.first_plans, *policies, *rules))
             if self.seconds is None:
                 break
+
+    def _learn_from_search(self, run: LearnedRun) -> None:
+        """What the last search has found returns to policies that learn in this run.
+
+        Its best plan is among the elites by then, and the policies imitate these; no plan is scored
+        for it, and after a deadline nothing is learned. With `learn_share` 0, as trained policies
+        have by default, they stay as they are: they are asked for plans and not to be trained, and
+        whoever plans with them next starts from the same.
+        """
+        learner = run.learner
+        if self._settings.learn_share == 0.0 or not len(learner.elites):
+            return
+        if not self._state.in_stage:
+            learner.optimizer = make_optimizer(learner.policy)
+        self._stage(run, self._settings.imitation.num_elite_updates, imitate_elites)
 
     def _guide(self, run: LearnedRun) -> None:
         """Guides round policies of which both parts learned; an ablation keeps to what it has."""
@@ -364,17 +380,10 @@ class LearnedPlanner:
         if self._folder is not None:
             self._folder.write(run, self._state)
 
-    def _load(self, scorer: Scorer, is_trained: bool) -> None:
-        """Loads what the planner compiles and imports, so that its time is for the plan alone."""
-        config = self.policy_config if self.policy is None else self.policy.config
-        _load(self.mode, config, is_trained, isinstance(scorer, KernelScorer))
-
 
 @functools.cache
 def _load(mode: LearnedMode, config: PolicyConfig, is_trained: bool, has_kernel: bool) -> None:
     """Plans four ops in a few calls; the second time in a process everything is loaded."""
-    problem, costs = tiny_problem()
-    scorer = CompiledScorer(problem, costs) if has_kernel else LoadScorer(problem, costs)
     planner = LearnedPlanner(
         mode=mode,
         policy=new_policy(config, seed=0) if is_trained else None,
@@ -386,4 +395,4 @@ def _load(mode: LearnedMode, config: PolicyConfig, is_trained: bool, has_kernel:
             most_episodes=4,
         ),
     )
-    planner(problem, scorer, Budget(LOAD_CALLS), np.random.default_rng(0))
+    rehearse(planner, has_kernel)

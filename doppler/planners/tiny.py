@@ -8,6 +8,10 @@ from doppler.core.cluster import Cluster, Device, Link
 from doppler.core.costs import Costs, make_costs
 from doppler.core.graph import DataflowGraph, Edge, Group, Op
 from doppler.core.problem import Problem
+from doppler.planners.base import Budget, Planner
+from simulator.scorer import CompiledScorer
+
+BUDGET = 120
 
 
 def tiny_problem() -> tuple[Problem, Costs]:
@@ -21,6 +25,19 @@ def tiny_problem() -> tuple[Problem, Costs]:
     cluster = Cluster(name="two", devices=devices, links=links)
     problem = Problem(graph=graph, cluster=cluster)
     return problem, make_costs(problem, ((3, 4),) * len(ops))
+
+
+def rehearse(planner: Planner, has_kernel: bool) -> None:
+    """Plans once; what is compiled or imported for it is loaded then, and kept on disk.
+
+    Args:
+        planner: Whatever it does.
+        has_kernel: Plans are scored by the compiled engine, as searches use it; else by a scorer
+            that needs none.
+    """
+    problem, costs = tiny_problem()
+    scorer = CompiledScorer(problem, costs) if has_kernel else LoadScorer(problem, costs)
+    planner(problem, scorer, Budget(BUDGET), np.random.default_rng(0))
 
 
 class LoadScorer:

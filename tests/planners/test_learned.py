@@ -192,3 +192,41 @@ def test_ablations_have_no_guides(monkeypatch):
     policy = new_policy(config, seed=0)
     learned = LearnedPlanner(policy=policy, training=training)
     learned(pair[0], SlowScorer(*pair), Budget(60), np.random.default_rng(0))
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3])
+def test_what_the_last_search_finds_returns_to_policies_that_learn(monkeypatch, share):
+    pair = layered(5)
+    ends = []
+    polish = LearnedPlanner._polish
+
+    def noted(planner_, run):
+        polish(planner_, run)
+        policy = planner_.policy.state_dict()
+        ends.append({name: value.clone() for name, value in policy.items()})
+
+    monkeypatch.setattr(LearnedPlanner, "_polish", noted)
+    learned = LearnedPlanner(
+        policy=new_policy(TINY, seed=0),
+        training=replace(QUICK, learn_share=share, imitation=ImitationConfig(num_elite_updates=9)),
+    )
+    scorer = SlowScorer(*pair)
+    plan = learned(pair[0], scorer, Budget(150), np.random.default_rng(0))
+    (value,) = scorer.score([plan.placement], [plan.priority])
+    learner = learned.learner
+    assert learner.elites.best_ns == value  # the search's plan is the best elite
+    (before,) = ends
+    after = {name: value.clone() for name, value in learner.policy.state_dict().items()}
+    same = all((before[name] == after[name]).all() for name in before)
+    assert same == (share == 0.0)
+    if share:  # and more likely than it was
+        orders, devices = learner.elites.episodes(learner.elites.elites[:1])
+        likely = []
+        for weights in (before, after):
+            learner.policy.load_state_dict(weights)
+            rows = learner.policy.replay(learner.inputs, orders, devices)
+            decisions = learner.policy.decide(
+                learner.inputs, learner.policy.encode(learner.inputs), rows
+            )
+            likely.append((decisions.place.sum() + decisions.select.sum()).item())
+        assert likely[1] > likely[0]

@@ -50,7 +50,8 @@ def end(planner, seed=3, calls=CALLS):
     """Everything that a run ends with."""
     pair = six_ops()
     scorer = SlowScorer(*pair)
-    plan = planner(pair[0], scorer, Budget(calls), np.random.default_rng(seed))
+    rng = np.random.default_rng(seed)
+    plan = planner(pair[0], scorer, Budget(calls), rng)
     learner = planner.learner
     return {
         "plan": (plan.placement, plan.priority, plan.source),
@@ -60,7 +61,7 @@ def end(planner, seed=3, calls=CALLS):
             (e.value_ns, e.order.tolist(), e.devices.tolist()) for e in learner.elites.elites
         ],
         "weights": {n: t.tolist() for n, t in learner.policy.state_dict().items()},
-        "next": learner.rng.integers(0, 2**60, 3).tolist(),
+        "next": [generator.integers(0, 2**60, 3).tolist() for generator in (learner.rng, rng)],
     }
 
 
@@ -97,7 +98,7 @@ def test_stopped_at_any_update_it_ends_in_the_same_plan_bit_for_bit(tmp_path, ch
     records = []
     straight.on_record = records.append
     wanted = end(straight)
-    assert len(records) > 4
+    assert len(records) > 6
     for number in range(len(records)):
         folder = tmp_path / str(number)
         first = make(folder, **changes())
@@ -187,9 +188,17 @@ def test_damaged_states_are_refused(tmp_path):
         end(first)
     (state,) = tmp_path.iterdir()
     document = state / "bundle.json"
-    document.write_text(document.read_text().replace('"in_stage": true', '"stage": true'))
-    with pytest.raises(FormatError, match="content keys"):
-        end(make(tmp_path))
+    whole = document.read_text()
+    for old, new, message in (
+        ('"in_stage":', '"begun":', "content keys"),
+        ('"spent": {', '"spent": {"more": 1, "x', "state in .* is damaged|is no JSON"),
+        ('"PCG64"', '"MT19937"', "the generator's state in .* is damaged"),
+        ('"settings": {', '"settings": [], "x": {', "content keys"),
+    ):
+        assert old in whole
+        document.write_text(whole.replace(old, new))
+        with pytest.raises(FormatError, match=message):
+            end(make(tmp_path))
 
 
 def test_states_are_at_least_one_update_apart():
