@@ -1,9 +1,9 @@
 """Stage II under noise: every reward times a lognormal factor of 10 %, against the same without.
 
 Both runs tune policies from scratch (stages I and II, no search) with equal budgets and seeds. The
-noisy one never sees a true value: its best plans and cold samples of its policy are measured again
-with fresh noise by successive halving (within the budget), and the one of the smallest mean is
-taken. Compared are the true values of what both end with.
+noisy one never sees a true value: its scorer declares noise, so the planner measures its best plans
+and cold samples of its policy again by successive halving, within the budget
+(`doppler.planners.remeasure`). Compared are the true values of what both end with.
 
     python benchmarks/noisy_reward.py [--episodes 4000] [--seeds 5] [--graphs matmul_chain ffnn]
 """
@@ -21,8 +21,7 @@ from doppler.core.problem import Problem
 from doppler.curriculum import Pair
 from doppler.planners.base import Budget
 from doppler.planners.learned import LearnedPlanner
-from doppler.policies.sampling import Temperature
-from doppler.training.config import LearnedMode, ReinforceConfig, Schedule, TrainingConfig
+from doppler.training.config import LearnedMode
 from doppler.training.learner import torch_threads
 from doppler.transfer import problem_of
 from simulator.scorer import CompiledScorer
@@ -30,25 +29,13 @@ from simulator.scorer import CompiledScorer
 TARGETS = {"worst_mean_noisy_over_clean": "<= 1.02"}
 SEED = 0
 NOISE = 0.1
-HALVING = ((64, 4), (16, 16), (6, 48))
-"""Candidates that are left, and how often each of them is measured again."""
-NOISY = ReinforceConfig(
-    batch=128,
-    learning_rate=Schedule(1.2e-2, 3e-3),
-    temperature=Schedule(0.8, 0.1),
-    elite_weight=0.0,
-    elite_batch=0,
-    num_elites=16,
-)
-"""Under noise the best values so far are lucky ones, so no elites are imitated. Large batches
-average the noise; they begin hotter, where plans differ by more than it, and end cold: the policy
-then holds what the averages say. Chosen on seeds 0 to 9 of the matrix chain."""
-COLD = Temperature(select=0.1, place=0.1)
 CLUSTER = "p100_pcie_4"
 
 
 class NoisyScorer:
     """A scorer whose values carry lognormal noise of median 1."""
+
+    is_noisy = True
 
     def __init__(self, problem: Problem, costs: Costs, seed: int) -> None:
         self.problem = problem
@@ -71,30 +58,10 @@ class NoisyScorer:
 
 def end_value(pair: Pair, episodes: int, seed: int, *, noisy: bool) -> int:
     """True value of what stage II ends with."""
-    truth = CompiledScorer(*pair)
-    training = TrainingConfig(reinforce=NOISY) if noisy else None
-    planner = LearnedPlanner(mode=LearnedMode.tune, training=training)
     scorer: Any = NoisyScorer(*pair, seed=seed + 1000) if noisy else CompiledScorer(*pair)
-    again = sum(count * repeats for count, repeats in HALVING) if noisy else 0
-    plan = planner(pair[0], scorer, Budget(episodes - again), np.random.default_rng(seed))
-    if not noisy:
-        return int(truth.score_plans([plan])[0])
-    learner = planner.learner
-    assert learner is not None
-    elites = learner.elites.episodes(learner.elites.elites)
-    cold = learner.policy.sample(
-        learner.inputs, HALVING[0][0] - len(learner.elites), learner.rng, temperature=COLD
-    )
-    orders = np.concatenate([elites[0], cold.orders])
-    devices = np.concatenate([elites[1], cold.devices])
-    plans = learner.inputs.assignment.plan_arrays(orders, devices)
-    rows, sums = np.arange(len(orders)), np.zeros(len(orders))
-    for count, repeats in HALVING:  # those that are left have been measured equally often
-        rows = rows[np.argsort(sums[rows], kind="stable")[:count]]
-        for _ in range(repeats):
-            sums[rows] += scorer.score(plans[0][rows], plans[1][rows])
-    best = rows[int(sums[rows].argmin())]
-    return int(truth.score(plans[0][[best]], plans[1][[best]])[0])
+    planner = LearnedPlanner(mode=LearnedMode.tune)
+    plan = planner(pair[0], scorer, Budget(episodes), np.random.default_rng(seed))
+    return int(CompiledScorer(*pair).score_plans([plan])[0])
 
 
 def main() -> None:

@@ -20,7 +20,6 @@ teacher (no plan is scored); trained ones, such as the pretrained pair, do not g
 Source: DOPPLER (arXiv 2505.23131) with the changes of docs/design.md.
 """
 
-import functools
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
@@ -36,6 +35,7 @@ from doppler.planners.evaluator import KernelScorer
 from doppler.planners.guided import explore
 from doppler.planners.guides import GuidedSettings
 from doppler.planners.learned_run import AnytimeEvaluator, LearnedRun, PlanProgress
+from doppler.planners.remeasure import Halving, in_time, is_noisy, settle
 from doppler.planners.run_state import (
     Checkpointing,
     RunState,
@@ -47,7 +47,7 @@ from doppler.planners.run_state import (
     weights_of,
 )
 from doppler.planners.stage_two import new_legs, run_legs
-from doppler.planners.tiny import rehearse
+from doppler.planners.tiny import load_learned
 from doppler.policies.ablations import new_policy
 from doppler.policies.assignment import Assignment
 from doppler.policies.build import build_assignment
@@ -56,6 +56,7 @@ from doppler.policies.dual import DualPolicy, policy_inputs
 from doppler.policies.pretrained import load_pretrained
 from doppler.policies.sampling import Temperature
 from doppler.training.config import (
+    NOISY,
     ImitationConfig,
     LearnedMode,
     ReinforceConfig,
@@ -75,6 +76,7 @@ PROBE_TEMPERATURE = Temperature(select=0.5, place=0.5)
 PROBE_TIME = 0.1
 STAGE_ONE_TIME = 0.25
 """Parts of the time left that a probe, stage I and the imitation of elites may take each."""
+AGAIN_SHARE = 0.2
 
 Imitate = Callable[[Learner, ImitationConfig, OnRecord | None, Callable[[], float] | None], None]
 
@@ -126,6 +128,8 @@ class LearnedPlanner:
         on_start: Called once before the first step with the number of records that an earlier
             start has made, 0 for a new run.
         clock: Seconds, for `seconds`.
+        halving: How the last candidates are measured again where the scorer declares noise
+            (`doppler.planners.remeasure`), in a fifth of the budget at most.
         values_ns: After a call, the best value at the end of each part.
     """
 
@@ -142,6 +146,7 @@ class LearnedPlanner:
     checkpoint: Checkpointing | None = None
     on_start: Callable[[int], None] | None = None
     clock: Callable[[], float] = time.monotonic
+    halving: Halving = field(default_factory=Halving)
     values_ns: dict[str, int] = field(default_factory=dict)
     _settings: TrainingConfig = field(default_factory=TrainingConfig, init=False, repr=False)
     _state: RunState = field(default_factory=RunState, init=False, repr=False)
@@ -158,7 +163,8 @@ class LearnedPlanner:
                 of another problem or has holds.
         """
         is_trained = self.policy is not None or self.start is Start.pretrained
-        self._settings = self.training or (TUNED if is_trained else TrainingConfig())
+        untrained = TrainingConfig(reinforce=NOISY) if is_noisy(scorer) else TrainingConfig()
+        self._settings = self.training or (TUNED if is_trained else untrained)
         with torch_threads(self._settings.threads):
             return self._plan(problem, scorer, budget, rng, is_trained)
 
@@ -170,17 +176,22 @@ class LearnedPlanner:
         rng: np.random.Generator,
         is_trained: bool,
     ) -> Plan:
-        first_state = rng.bit_generator.state
+        first_state, again = rng.bit_generator.state, None
+        seconds = self.seconds
+        if is_noisy(scorer) and self.mode is not LearnedMode.greedy:
+            again = self.halving.within(round(AGAIN_SHARE * budget.calls))
+            seconds = None if seconds is None else (1.0 - AGAIN_SHARE) * seconds
         if self.seconds is not None:
             config = self.policy_config if self.policy is None else self.policy.config
-            _load(self.mode, config, is_trained, isinstance(scorer, KernelScorer))
+            has_kernel = isinstance(scorer, KernelScorer)
+            load_learned(LearnedPlanner, self.mode, config, is_trained, has_kernel)
         bound_ns = lower_bounds(problem, scorer.costs).best_ns if self.on_progress else 0
         evaluator = AnytimeEvaluator(
             problem,
             scorer,
-            budget,
+            budget if again is None else Budget(budget.calls - again.calls),
             SOURCE,
-            seconds=self.seconds,
+            seconds=seconds,
             bound_ns=bound_ns,
             on_progress=self.on_progress,
             clock=self.clock,
@@ -209,6 +220,8 @@ class LearnedPlanner:
             self._state.step = step
             self._write(run)
             steps[step](run)
+        if again is not None and self._state.step < len(steps):
+            settle(run, scorer.score, in_time(evaluator, again, self.seconds))
         self.values_ns["end"] = evaluator.best_ns
         self._state.step = len(steps)
         self._write(run)
@@ -379,20 +392,3 @@ class LearnedPlanner:
     def _write(self, run: LearnedRun) -> None:
         if self._folder is not None:
             self._folder.write(run, self._state)
-
-
-@functools.cache
-def _load(mode: LearnedMode, config: PolicyConfig, is_trained: bool, has_kernel: bool) -> None:
-    """Plans four ops in a few calls; the second time in a process everything is loaded."""
-    planner = LearnedPlanner(
-        mode=mode,
-        policy=new_policy(config, seed=0) if is_trained else None,
-        policy_config=config,
-        training=TrainingConfig(
-            imitation=ImitationConfig(num_updates=1, num_elite_updates=1, batch=2),
-            reinforce=ReinforceConfig(batch=2),
-            guide_share=0.1,
-            most_episodes=4,
-        ),
-    )
-    rehearse(planner, has_kernel)

@@ -123,6 +123,11 @@ class AnytimeEvaluator(Evaluator):
             left = min(left, round(rate * seconds))
         return round(share * left)
 
+    def replace(self, value_ns: int, placement_V: Ints, priority_V: Ints) -> None:
+        """Takes a plan in place of the best one, whose value was a lucky one."""
+        self.best_ns = INFEASIBLE_NS
+        Evaluator.keep(self, value_ns, placement_V, priority_V)
+
     def keep(self, value_ns: int, placement_V: Ints, priority_V: Ints) -> None:
         """Remembers as `Evaluator` does; reports when the best value falls."""
         before = self.best_ns
@@ -194,6 +199,11 @@ class LearnedRun:
             found = self.evaluator.score(placements_BV[legal], priorities_BV[legal])
             values[legal[: len(found)]] = found
         return values
+
+    def linked(self, placements_BV: Ints, priorities_BV: Ints) -> tuple[Ints, Ints]:
+        """Returns the plans that use no missing link."""
+        legal = self._legal(placements_BV)
+        return placements_BV[legal], priorities_BV[legal]
 
     def score_greedy(self) -> None:
         """Scores the policy's most likely episode."""

@@ -1,5 +1,7 @@
 """A problem of four ops, on which a planner loads what it compiles before its time begins."""
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -9,6 +11,14 @@ from doppler.core.costs import Costs, make_costs
 from doppler.core.graph import DataflowGraph, Edge, Group, Op
 from doppler.core.problem import Problem
 from doppler.planners.base import Budget, Planner
+from doppler.policies.ablations import new_policy
+from doppler.policies.config import PolicyConfig
+from doppler.training.config import (
+    ImitationConfig,
+    LearnedMode,
+    ReinforceConfig,
+    TrainingConfig,
+)
 from simulator.scorer import CompiledScorer
 
 BUDGET = 120
@@ -38,6 +48,29 @@ def rehearse(planner: Planner, has_kernel: bool) -> None:
     problem, costs = tiny_problem()
     scorer = CompiledScorer(problem, costs) if has_kernel else LoadScorer(problem, costs)
     planner(problem, scorer, Budget(BUDGET), np.random.default_rng(0))
+
+
+@functools.cache
+def load_learned(
+    make: Callable[..., Planner],
+    mode: LearnedMode,
+    config: PolicyConfig,
+    is_trained: bool,
+    has_kernel: bool,
+) -> None:
+    """Lets the learned planner, which `make` makes, rehearse; once in a process for each kind."""
+    planner = make(
+        mode=mode,
+        policy=new_policy(config, seed=0) if is_trained else None,
+        policy_config=config,
+        training=TrainingConfig(
+            imitation=ImitationConfig(num_updates=1, num_elite_updates=1, batch=2),
+            reinforce=ReinforceConfig(batch=2),
+            guide_share=0.1,
+            most_episodes=4,
+        ),
+    )
+    rehearse(planner, has_kernel)
 
 
 class LoadScorer:

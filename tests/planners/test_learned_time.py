@@ -64,7 +64,7 @@ def test_loading_what_is_compiled_does_not_count(monkeypatch):
     def load(*_):
         clock.now += 50.0
 
-    monkeypatch.setattr("doppler.planners.learned._load", load)
+    monkeypatch.setattr("doppler.planners.learned.load_learned", load)
     learned = LearnedPlanner(
         mode=LearnedMode.sample, start=Start.pretrained, seconds=10.0, clock=clock
     )
@@ -158,7 +158,7 @@ def test_a_search_for_a_plan_that_fits_has_an_end_under_a_deadline():
         scorer.num_calls += calls
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("doppler.planners.learned._load", lambda *_: None)
+        patch.setattr("doppler.planners.learned.load_learned", lambda *_: None)
         patch.setattr(LearnedRun, "score_greedy", lambda run: search(run, 1, ()))
         patch.setattr(LearnedRun, "search", search)
         with pytest.raises(CapacityError):
