@@ -11,7 +11,7 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
@@ -224,22 +224,33 @@ def _trial(kind: str, gpu: Gpu, units: int, memory_bytes: int, tail: str = "") -
 
 def look_from_inside(seat: Seat) -> dict[str, str]:
     """Starts a worker that only looks at its GPU, and returns what it says."""
-    command = [sys.executable, "-P", "-m", "executor.workers.look"]
+    share = json.dumps(asdict(seat.shares[0]))
+    environment = seat.environment(worker_environment(os.environ, 1, sys.path))
+    return run_look([*look_command(), share], environment, "GPU")
+
+
+def look_command() -> list[str]:
+    """Returns the command of a worker that only looks."""
+    return [sys.executable, "-P", "-m", "executor.workers.look"]
+
+
+def run_look(command: Sequence[str], environment: Mapping[str, str], what: str) -> dict[str, Any]:
+    """Runs a worker that only looks; returns what it says, or {"error": why it said nothing}."""
     try:
         done = subprocess.run(
-            [*command, json.dumps(asdict(seat.shares[0]))],
-            env=seat.environment(worker_environment(os.environ, 1, sys.path)),
+            command,
+            env=environment,
             capture_output=True,
             text=True,
             timeout=LOOK_TIMEOUT_S,
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return {"error": f"a worker has not looked at its GPU within {LOOK_TIMEOUT_S:g} s"}
+        return {"error": f"a worker has not looked at its {what} within {LOOK_TIMEOUT_S:g} s"}
     if done.returncode != 0:
         last = (done.stderr.strip() or "it printed nothing").splitlines()[-1]
         return {"error": f"a worker ended with exit code {done.returncode}: {last}"}
-    answer: dict[str, str] = json.loads(done.stdout.strip().splitlines()[-1])
+    answer: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
     return answer
 
 

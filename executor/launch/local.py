@@ -154,13 +154,8 @@ def start_workers(
     # The kernel's death signal fires when the *thread* that started the process ends, so it is
     # asked for only by the main thread; elsewhere the worker's watch of its socket must do.
     is_main = threading.current_thread() is threading.main_thread()
-    command = [
-        *(sys.executable, "-I", "-S", str(Path(bind.__file__).resolve())),
-        ",".join(map(str, devices[0].cores)) or "all",
-        str(os.getpid() if is_main else 0),
-        *(sys.executable, "-P", "-m", module),
-        *(",".join(map(str, ends)), str(shared_fds[0])),
-    ]
+    worker = [sys.executable, "-P", "-m", module, ",".join(map(str, ends)), str(shared_fds[0])]
+    command = bound_command(devices[0].cores, worker, os.getpid() if is_main else 0)
     base = worker_environment(os.environ, num_threads(devices[0]), sys.path)
     try:
         process = subprocess.Popen(
@@ -192,6 +187,19 @@ def start_workers(
             )
         )
     return workers
+
+
+def bound_command(cores: Sequence[int], command: Sequence[str], parent: int = 0) -> list[str]:
+    """Returns a command that is bound to cores (none: to all) before it starts.
+
+    Args:
+        cores: Core ids.
+        command: Program and arguments.
+        parent: Process to die with, 0 = none.
+    """
+    path = str(Path(bind.__file__).resolve())
+    binding = [sys.executable, "-I", "-S", path, ",".join(map(str, cores)) or "all", str(parent)]
+    return [*binding, *command]
 
 
 def worker_environment(
