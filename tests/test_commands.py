@@ -279,5 +279,6 @@ def test_commands_on_graphs_accept_only_what_they_read():
     learned = {"mode", "start", "policy", "seconds", "messages", "imitation", "training"}
     learned |= {f"training.{name}" for name in ("algorithm", "ppo_epochs", "ppo_clip")}
     assert set(flat_keys(PlanConfig)) == common | learned | {"planner", "budget", "seed"}
-    assert set(flat_keys(CompareConfig)) == common | {"planners", "budget", "seed", "bound_effort"}
+    compared = {"planners", "budget", "seed", "seeds", "table", "bound_effort"}
+    assert set(flat_keys(CompareConfig)) == common | compared
     assert set(flat_keys(SimulateConfig)) == common | {"plan", "iterations", "robustness", "seed"}
