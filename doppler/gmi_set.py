@@ -191,6 +191,8 @@ class GMISet:
             batch: Records per batch: more are moved faster, and arrive later; "auto" = the
                 smallest of about the fastest here (`choices` tells why): measured at once, for a
                 few seconds, in processes on the devices of the first producer and consumer.
+                Records of a batch that is not full wait: a producer that waits for what comes of
+                them (new weights) calls `flush` before.
             num_slots: Batches that a ring holds before its producer waits, two or more.
             when_full: What the producer does then.
             num_sent: Records per call of `send`, for "auto".

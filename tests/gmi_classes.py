@@ -70,7 +70,7 @@ class Producer(GMI):
                 },
                 version,
             )
-        self.flush()
+            self.flush()  # the weights that it waits for are made of these records
 
 
 class Consumer(GMI):

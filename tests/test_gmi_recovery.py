@@ -17,6 +17,8 @@ from executor.experience.ring import RingLayout
 from executor.gmi.communication import Channel, Collective, GMISpec, Weights
 
 pytestmark = pytest.mark.timeout(120)
+LAST_STEPS = (3, 4)
+"""Where GMIs go on after a failure in step 4: a last checkpoint may still have been on its way."""
 
 
 def specs(*roles):
@@ -168,7 +170,7 @@ def test_all_go_on_from_their_checkpoints_when_one_was_started_again(how):
     (recovery,) = manager.recoveries
     assert recovery.failed == ("GMI 1 (role 'trainer', device 'core1')",)
     assert recovery.failed[0] in recovery.error
-    assert recovery.steps == {"trainer": 4}
+    assert recovery.steps["trainer"] in LAST_STEPS
     assert recovery.num_gmis == 3
     assert manager.failed == ()
     assert no_process_left()
@@ -182,9 +184,11 @@ def test_who_is_left_goes_on_without_the_one_that_failed():
     manager.on_failure = "drop"
     steps = []
     results = manager.run(10, 0, on_report=lambda gmi_id, values: steps.append(values["step"]))
-    before = np.array(expected_total(3, 4))
-    assert list(results) == [(before + expected_total(2, 10) - expected_total(2, 4)).tolist()] * 2
-    assert manager.recoveries[0].steps == {"trainer": 4}
+    step = manager.recoveries[0].steps["trainer"]
+    assert step in LAST_STEPS
+    before = np.array(expected_total(3, step))
+    after = np.array(expected_total(2, 10)) - expected_total(2, step)
+    assert list(results) == [(before + after).tolist()] * 2
     assert [spec.device.name for spec in manager.gmis] == ["core0", "core2"]
     assert manager.communication.links[0].layout.schedule == ring(2)
     assert steps.count(9) == 2
@@ -220,10 +224,12 @@ def test_another_process_goes_on_from_the_folder(tmp_path):
         manager.run(10, 0)
     again = summers(2)
     again.checkpoint_dir = tmp_path
-    with pytest.raises(ConfigError, match=r"has 'gmi0_3.safetensors': call resume_from"):
+    with pytest.raises(ConfigError, match=r"has 'gmi0_\d.safetensors': call resume_from"):
         again.run(10, 0)
     again.resume_from(tmp_path)
-    assert [spec.first_step for spec in again.gmis] == [4, 4]
+    first, second = (spec.first_step for spec in again.gmis)
+    assert first == second
+    assert first in LAST_STEPS
     assert list(again.run(10, 0)) == [expected_total(2, 10)] * 2
     steps = {int(path.stem.partition("_")[2]) for path in tmp_path.iterdir()}
     assert steps == {9, 10}
