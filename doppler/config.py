@@ -12,6 +12,7 @@ from doppler.core.job_mode import JobMode
 from doppler.measure import MIN_BLOCKS
 from doppler.training.config import PPOConfig
 from executor.drl.config import PPOJobConfig
+from executor.drl.importance import Importance
 from executor.drl.presets import PRESETS
 
 _JOB = PPOJobConfig()
@@ -87,11 +88,11 @@ class JobConfig(AnyJobConfig):
     env: str = setting(
         "ant",
         f"environment: {', '.join(_ENVIRONMENTS)}, the same behind mujoco_warp:, a gymnasium id, "
-        "or isaacgym:TASK",
+        "or one of ours or a TASK of the simulator behind isaacgym: or isaaclab: (with env_python)",
     )
     path: str | None = setting(None, "Python file with the class of a custom job")
     env_python: str | None = setting(
-        None, "interpreter that the environments run in (Isaac Gym needs its own), or null"
+        None, "interpreter that the environments run in (Isaac simulators need their own), or null"
     )
     num_shards: int = setting(_JOB.num_shards, "environment shards")
     envs_per_shard: int = setting(_JOB.envs_per_shard, "environments per shard")
@@ -102,6 +103,11 @@ class JobConfig(AnyJobConfig):
         _JOB.mode, "how weights reach environments: asynchronous needs job.staleness"
     )
     staleness: int = setting(_JOB.staleness, "asynchronous: versions that weights may be behind")
+    importance: Importance = setting(
+        _JOB.importance, "asynchronous: weights of experience of older policies, or none"
+    )
+    rho_bar: float = setting(_JOB.rho_bar, "bound of an importance weight")
+    c_bar: float = setting(_JOB.c_bar, "V-trace: bound of the weights that carry corrections back")
     num_trainers: int = setting(
         _JOB.num_trainers, "parts that each minibatch's gradient is computed in"
     )

@@ -110,6 +110,7 @@ def build_job(settings: JobConfig, seed: int) -> RLJob:
         minibatches=config.minibatches,
         mode=config.mode,
         staleness=config.staleness,
+        exact_advantages=config.exact_advantages,
     )
     name = settings.name or settings.env
     graph = build_drl_job(name, shape, size_of)

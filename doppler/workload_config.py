@@ -142,6 +142,7 @@ JOB_KEYS = (
     "fused",
     "mode",
     "staleness",
+    "importance",
     "num_trainers",
     "num_segments",
     "epochs",

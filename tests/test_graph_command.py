@@ -165,7 +165,7 @@ KNOBS = [
     for item in fields(WORKLOADS[name])
     if item.name not in {item.name for item in fields(WorkloadConfig)}
     and not item.name.endswith("_output")
-    and item.name not in {"mode", "staleness"}  # these two go together
+    and item.name not in {"mode", "staleness", "importance"}  # these go together
 ]
 
 
@@ -193,6 +193,12 @@ def test_modes_of_a_job_differ_in_edges():
         for mode, staleness in (("synchronous", 0), ("asynchronous", 2), ("serving", 0))
     }
     assert later["synchronous"] == later["asynchronous"] > later["serving"] > 0
+    weighed = {
+        word: built("ppo_pendulum", mode="asynchronous", staleness=2, importance=word).graph.digest
+        for word in ("none", "truncated", "vtrace")
+    }
+    # Advantages wait for the weights that are to be trained.
+    assert weighed["none"] != weighed["truncated"] == weighed["vtrace"]
 
 
 def test_files_of_a_family_are_read_by_the_other_commands(folder, capsys):

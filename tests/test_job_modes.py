@@ -16,6 +16,7 @@ from doppler.jobs import build_job
 from doppler.measure import NO_MARGINS, Margins
 from doppler.run_report import RunHistory
 from doppler.session import JobSession
+from executor.drl.importance import Importance
 from executor.options import ExecutorOptions
 from executor.probe import probe
 
@@ -44,8 +45,9 @@ def run(job, problem, plan, iterations):
         return trace, session.rewards
 
 
-def test_asynchronous_rollouts_read_weights_within_the_staleness_and_the_job_learns():
-    job = job_in(JobMode.asynchronous, staleness=2)
+@pytest.mark.parametrize("importance", [Importance.none, Importance.vtrace])
+def test_asynchronous_rollouts_read_weights_within_the_staleness_and_the_job_learns(importance):
+    job = job_in(JobMode.asynchronous, staleness=2, importance=importance)
     problem = problem_of(job)
     graph = problem.graph
     # Environments on one core, training on the other: rollouts need not wait for it.

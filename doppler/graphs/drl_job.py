@@ -35,6 +35,8 @@ class DRLJobShape:
         mode: How the weights reach the environments.
         staleness: Asynchronous mode: versions that a rollout's weights may be behind those of the
             iteration before; at least 1 there, 0 in the other modes.
+        exact_advantages: Advantages read the weights of the iteration before in every mode, as
+            importance weights need, not the newest that are there.
     """
 
     num_shards: int = 6
@@ -47,6 +49,7 @@ class DRLJobShape:
     minibatches: int = 2
     mode: JobMode = JobMode.synchronous
     staleness: int = 0
+    exact_advantages: bool = False
 
     def __post_init__(self) -> None:
         for name in (
@@ -227,8 +230,9 @@ def _add_unrolled(rows: _Rows, shape: DRLJobShape) -> None:
 
 
 def _add_advantages(rows: _Rows, shape: DRLJobShape) -> None:
+    weights = _token("broadcast", 0, 1) if shape.exact_advantages else _weights(shape)
     for k in range(shape.num_shards):
-        inputs = [_weights(shape)]
+        inputs = [weights]
         if shape.fused:
             inputs += [_token(f"rollout[{k},{c}]", 0) for c in range(shape.num_chunks)]
             inputs += [_token(f"rollout[{k},{shape.num_chunks - 1}]", 1)]

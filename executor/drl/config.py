@@ -2,9 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
+from enum import Enum
 
 from doppler.core.errors import ConfigError, nearest
 from doppler.core.job_mode import JobMode
+from executor.drl.importance import Importance
 from executor.drl.ppo import LossSettings
 
 MAX_STALENESS = 64
@@ -28,8 +30,14 @@ class PPOJobConfig:
         chunk: Control steps per `rollout` op; divides `horizon`.
         fused: Whether environment and agent are one op per chunk.
         mode: How weights reach the environments.
-        staleness: Asynchronous mode: versions that weights may be behind the last ones; at least 1
-            there, 0 in the other modes. PPO's clip bounds the importance weights of older samples.
+        staleness: Asynchronous mode: versions that the weights which act may be behind those that
+            are trained; at least 1 there, 0 in the other modes. It bounds the age of experience,
+            not how far the policies differ: see `importance`.
+        importance: Asynchronous mode: how experience of older weights is weighed. Without it (none)
+            PPO's ratio is to the policy that acted, and its clip bounds only ratios above 1 of
+            positive advantages and ratios below 1 of negative ones.
+        rho_bar: Bound of the weight of a step, where `importance` is not none.
+        c_bar: V-trace: bound of the weights that carry corrections back in time.
         num_trainers: M, parts of a minibatch whose gradients are computed apart.
         num_segments: S, segments of the parameter vector that are reduced and updated apart.
         epochs: Passes over the rows of an iteration.
@@ -59,6 +67,9 @@ class PPOJobConfig:
     fused: bool = True
     mode: JobMode = JobMode.synchronous
     staleness: int = 0
+    importance: Importance = Importance.none
+    rho_bar: float = 1.0
+    c_bar: float = 1.0
     num_trainers: int = 4
     num_segments: int = 2
     epochs: int = 4
@@ -128,6 +139,20 @@ class PPOJobConfig:
                 f"staleness must lie in [{low}, {high}] in {self.mode.value} mode, but is "
                 f"{self.staleness}"
             )
+        if self.exact_advantages and self.mode is not JobMode.asynchronous:
+            raise ConfigError(
+                f"importance must be none in {self.mode.value} mode, where no experience is of "
+                f"older weights, but is {self.importance.value}"
+            )
+        if self.c_bar > self.rho_bar:
+            raise ConfigError(
+                f"c_bar must be at most rho_bar {self.rho_bar:g}, but is {self.c_bar:g}"
+            )
+
+    @property
+    def exact_advantages(self) -> bool:
+        """Whether advantages are measured under the very weights that are trained next."""
+        return self.importance is not Importance.none
 
     @property
     def num_envs(self) -> int:
@@ -161,7 +186,8 @@ class PPOJobConfig:
 
     def to_dict(self) -> dict[str, object]:
         """Returns a JSON-able form."""
-        return asdict(self) | {"hidden": list(self.hidden), "mode": self.mode.value}
+        words = {"mode": self.mode.value, "importance": self.importance.value}
+        return asdict(self) | {"hidden": list(self.hidden)} | words
 
     @classmethod
     def from_dict(cls, values: Mapping[str, object]) -> "PPOJobConfig":
@@ -183,8 +209,8 @@ class PPOJobConfig:
         for name, value in settings.items():
             if name not in known:
                 raise ConfigError(f"job setting {name!r} is unknown; {nearest(name, known)}")
-            if name == "mode" and isinstance(value, str):
-                changed[name] = _mode(value)
+            if name in _WORDS and isinstance(value, str):
+                changed[name] = _member(name, value)
             else:
                 changed[name] = tuple(value) if isinstance(value, list) else value
         return replace(self, **changed)  # type: ignore[arg-type]  # checked in __post_init__
@@ -207,15 +233,18 @@ _RANGES = {
     "value_coef": (0.0, 1e6),
     "entropy_coef": (0.0, 1e6),
     "init_log_std": (-10.0, 5.0),
+    "rho_bar": (1e-6, 1e6),
+    "c_bar": (1e-6, 1e6),
     "seed": (0, 2**63 - 1),
 }
+_WORDS: Mapping[str, type[Enum]] = {"mode": JobMode, "importance": Importance}
 
 
-def _mode(name: str) -> JobMode:
-    names = [mode.value for mode in JobMode]
-    if name not in names:
-        raise ConfigError(f"mode {name!r} is unknown; {nearest(name, names)}")
-    return JobMode(name)
+def _member(setting: str, word: str) -> Enum:
+    words = [member.value for member in _WORDS[setting]]
+    if word not in words:
+        raise ConfigError(f"{setting} {word!r} is unknown; {nearest(word, words)}")
+    return _WORDS[setting](word)
 
 
 def _check_types(config: PPOJobConfig) -> None:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from executor.drl.adam import BETA1, BETA2, EPSILON, NORM_FLOOR, check_state
+from executor.drl.importance import Importance
 from executor.drl.normalizer import CLIP_DEVIATIONS, VARIANCE_FLOOR
 
 _HALF_LOG_2PI = 0.5 * log(2.0 * pi)
@@ -74,15 +75,57 @@ def generalized_advantages(
     lam: float,
 ) -> Tensor:
     """Returns advantages [H, N]; arguments and formula as `executor.drl.ppo` has them."""
-    successor = torch.cat([values[1:], last_value.unsqueeze(0)])
-    successor = torch.where(truncated, values, successor).masked_fill_(terminated, 0.0)
-    delta = rewards + gamma * successor - values
-    carry = ~(terminated | truncated) * (gamma * lam)
+    delta, goes_on = td_errors(rewards, values, last_value, terminated, truncated, gamma)
+    carry = goes_on * (gamma * lam)
     advantages = torch.empty_like(rewards)
     following = torch.zeros_like(last_value)
     for t in range(len(rewards) - 1, -1, -1):
         following = torch.addcmul(delta[t], carry[t], following, out=advantages[t])
     return advantages
+
+
+def td_errors(
+    rewards: Tensor,
+    values: Tensor,
+    last_value: Tensor,
+    terminated: Tensor,
+    truncated: Tensor,
+    gamma: float,
+) -> tuple[Tensor, Tensor]:
+    """Returns (delta, goes_on) as `executor.drl.ppo.td_errors`."""
+    successor = torch.cat([values[1:], last_value.unsqueeze(0)])
+    successor = torch.where(truncated, values, successor).masked_fill_(terminated, 0.0)
+    return rewards + gamma * successor - values, ~(terminated | truncated)
+
+
+def importance_estimates(
+    kind: Importance,
+    parts: Sequence[Tensor],
+    gamma: float,
+    lam: float,
+    bounds: tuple[float, float],
+) -> tuple[Tensor, Tensor]:
+    """Returns (advantages, targets) as `executor.drl.importance.importance_estimates`.
+
+    `parts` are the fields of its `Experience`.
+    """
+    rewards, values, last_value, terminated, truncated, log_ratios = parts
+    rho, c = (log_ratios.clamp(max=log(bound)).exp() for bound in bounds)
+    if kind is Importance.truncated:
+        advantages = generalized_advantages(
+            rewards, values, last_value, terminated, truncated, gamma, lam
+        )
+        return rho * advantages, values + advantages
+    delta, goes_on = td_errors(rewards, values, last_value, terminated, truncated, gamma)
+    decay = goes_on * (gamma * lam)
+    carry, corrected = decay * c, rho * delta
+    following = torch.zeros_like(last_value)
+    advantages, targets = torch.empty_like(delta), torch.empty_like(delta)
+    for t in range(len(delta) - 1, -1, -1):
+        advantages[t] = rho[t] * torch.addcmul(delta[t], decay[t], following)
+        following = torch.addcmul(corrected[t], carry[t], following)
+        targets[t] = values[t] + following
+    return advantages, targets
 
 
 def clip_scale(squared_norms: Sequence[Tensor], max_norm: float) -> Tensor:

@@ -7,14 +7,16 @@ import torch
 from numpy.typing import NDArray
 
 from executor.drl.adam import AdamSegment, clip_scale
+from executor.drl.config import PPOJobConfig
 from executor.drl.context import JobContext
+from executor.drl.importance import Experience, importance_estimates
 from executor.drl.normalizer import (
     measure_moments,
     merge_moments,
     normalize,
     standard_deviation,
 )
-from executor.drl.ppo import Batch, generalized_advantages, part_gradient
+from executor.drl.ppo import Batch, gaussian_log_prob, generalized_advantages, part_gradient
 from executor.drl.records import BatchStats, Bytes, RowColumns, ShardStats
 from executor.job import Kernel
 
@@ -75,25 +77,59 @@ def advantage_kernel(context: JobContext) -> Kernel:
         parameters, moments = context.split_vector(vector)
         experience.load(tensors)
         normalize(final.view(np.float32).reshape(n, obs_dim), moments, last_obs)
-        with torch.inference_mode():
-            _, _, last_value = context.workspace().policy.bind(parameters)(last_tensor)
-        advantages = generalized_advantages(
-            experience.reward * np.float32(config.reward_scale),
-            experience.values,
-            last_value.numpy(),
-            experience.terminated,
-            experience.truncated,
-            config.gamma,
-            config.lam,
-        )
-        returns = advantages + experience.values
         normalize(experience.obs, moments, scratch)
+        module = context.workspace().policy.bind(parameters)
+        with torch.inference_mode():
+            last_value = module(last_tensor)[2].numpy()
+        if config.exact_advantages:
+            advantages, returns = _importance_estimates(
+                module, experience, scratch, last_value, config
+            )
+        else:
+            advantages = generalized_advantages(
+                experience.reward * np.float32(config.reward_scale),
+                experience.values,
+                last_value,
+                experience.terminated,
+                experience.truncated,
+                config.gamma,
+                config.lam,
+            )
+            returns = advantages + experience.values
         rows = outputs[0].view(np.float32).reshape(n, config.horizon, columns.width)
         _write_rows(rows, columns, scratch, experience, advantages, returns)
         stats = context.layouts.stats.views(outputs[1])
         _write_stats(stats, experience, advantages, returns)
 
     return kernel
+
+
+def _importance_estimates(
+    module: torch.nn.Module,
+    experience: ShardExperience,
+    obs: Float,
+    last_value: Float,
+    config: PPOJobConfig,
+) -> tuple[Float, Float]:
+    """Returns (advantages, targets); the experience's log-probabilities and values become pi's."""
+    wide = experience.log_probs.shape
+    with torch.inference_mode():
+        mean, log_std, value = module(torch.from_numpy(obs).flatten(0, 1))
+        actions = torch.from_numpy(experience.actions).flatten(0, 1)
+        log_probs = gaussian_log_prob(actions, mean, log_std).numpy().reshape(wide)
+    log_ratios = log_probs - experience.log_probs
+    experience.log_probs[:] = log_probs
+    experience.values[:] = value.numpy().reshape(wide)
+    steps = Experience(
+        rewards=experience.reward * np.float32(config.reward_scale),
+        values=experience.values,
+        last_value=last_value,
+        terminated=experience.terminated,
+        truncated=experience.truncated,
+        log_ratios=log_ratios,
+    )
+    bounds = (config.rho_bar, config.c_bar)
+    return importance_estimates(config.importance, steps, config.gamma, config.lam, bounds)
 
 
 def _write_rows(

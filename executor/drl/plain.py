@@ -83,6 +83,13 @@ class PlainPPO:
         self.iteration += 1
         return iteration_metrics(self.iteration - 1, stats, losses)
 
+    def mean_actions(self, obs: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Returns the means [n, A] of the actions for raw observations [n, O]."""
+        normalized = normalize(obs, self._moments, np.empty_like(obs))
+        with torch.inference_mode():
+            actions: NDArray[np.float32] = self._module(torch.from_numpy(normalized))[0].numpy()
+        return actions
+
     def parameters(self) -> NDArray[np.float32]:
         """Returns the parameters in the job's flat layout."""
         return FlatPolicy(self._module).read()

@@ -110,21 +110,35 @@ def generalized_advantages(
         gamma: Discount per step.
         lam: Trades bias (0) against variance (1).
     """
+    delta, goes_on = td_errors(rewards, values, last_value, terminated, truncated, gamma)
+    carry = np.float32(gamma * lam) * goes_on
     advantages = np.empty_like(rewards)
     following = np.zeros_like(last_value)
-    next_value = last_value
-    discount, decay = np.float32(gamma), np.float32(gamma * lam)
-    successor = np.empty_like(values)
-    successor[:-1] = values[1:]
-    successor[-1] = next_value
-    np.copyto(successor, values, where=truncated)
-    successor[terminated] = 0.0
-    delta = rewards + discount * successor - values
-    carry = decay * ~(terminated | truncated)
     for t in range(len(rewards) - 1, -1, -1):
         following = delta[t] + carry[t] * following
         advantages[t] = following
     return advantages
+
+
+def td_errors(
+    rewards: Float,
+    values: Float,
+    last_value: Float,
+    terminated: NDArray[np.bool_],
+    truncated: NDArray[np.bool_],
+    gamma: float,
+) -> tuple[Float, NDArray[np.bool_]]:
+    """Returns delta_t = r_t + gamma V'_t - V_t and where episodes go on; each [H, N].
+
+    Arguments and V' as `generalized_advantages` has them.
+    """
+    successor = np.empty_like(values)
+    successor[:-1] = values[1:]
+    successor[-1] = last_value
+    np.copyto(successor, values, where=truncated)
+    successor[terminated] = 0.0
+    delta = rewards + np.float32(gamma) * successor - values
+    return delta, ~(terminated | truncated)
 
 
 def gaussian_log_prob(actions: Tensor, mean: Tensor, log_std: Tensor) -> Tensor:

@@ -106,6 +106,7 @@ def op_sizes(config: PPOJobConfig, spec: EnvironmentSpec, layout: ParameterLayou
     experience = result_layout(chunk, n, step_layout(chunk, n, obs, act).size).size
     shard_rows = n * config.horizon
     rows = shard_rows * row_columns(obs, act).width * _FLOAT
+    seen_rows = shard_rows if config.exact_advantages else 0  # through the network once more
     shard_stats = stats_layout(obs).size
     batch_stats = len(BatchStats._fields) * _DOUBLE
     normalizer = moments_size(obs) * _DOUBLE
@@ -135,7 +136,7 @@ def op_sizes(config: PPOJobConfig, spec: EnvironmentSpec, layout: ParameterLayou
         ),
         advantage=OpSize(
             outputs=(rows, shard_stats),
-            flop=forward * n + shard_rows * (_GAE_FLOP_PER_ROW + 8 * obs),
+            flop=forward * (n + seen_rows) + shard_rows * (_GAE_FLOP_PER_ROW + 8 * obs),
             bytes_moved=vector + recorded + obs_bytes + 2 * rows + shard_stats,
         ),
         collect=OpSize(

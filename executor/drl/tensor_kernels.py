@@ -16,12 +16,13 @@ from torch import Tensor
 
 from executor.drl import device_math
 from executor.drl.acting import EnvironmentShard
+from executor.drl.config import PPOJobConfig
 from executor.drl.context import JobContext
 from executor.drl.counter_random import CounterRandom, Stream
 from executor.drl.device_math import DeviceAdamSegment
 from executor.drl.learning import batch_of, part_rows
 from executor.drl.policy import FlatPolicy, seeded_module
-from executor.drl.ppo import means_and_gradients
+from executor.drl.ppo import gaussian_log_prob, means_and_gradients
 from executor.drl.records import ResultRecord, StepRecord
 from executor.job import TensorKernel
 
@@ -167,21 +168,28 @@ def advantage_kernel(context: DeviceContext) -> TensorKernel:
         parameters, moments = context.split_vector(vector)
         steps, results = _experience(context, tensors)
         last_obs = device_math.normalize(final.view(torch.float32).view(shape), moments)
+        obs = device_math.normalize(steps.obs, moments)
+        module = context.workspace().policy.bind(parameters)
         with torch.no_grad():
-            _, _, last_value = context.workspace().policy.bind(parameters)(last_obs)
-        advantages = device_math.generalized_advantages(
-            results.reward * config.reward_scale,
-            steps.values,
-            last_value,
-            results.terminated,
-            results.truncated,
-            config.gamma,
-            config.lam,
-        )
-        targets = advantages + steps.values
+            last_value = module(last_obs)[2]
+        if config.exact_advantages:
+            steps, advantages, targets = _importance_estimates(
+                module, steps, results, obs, last_value, config
+            )
+        else:
+            advantages = device_math.generalized_advantages(
+                results.reward * config.reward_scale,
+                steps.values,
+                last_value,
+                results.terminated,
+                results.truncated,
+                config.gamma,
+                config.lam,
+            )
+            targets = advantages + steps.values
         # [n, H, width]: rows are ordered by environment, then time.
         rows = outputs[0].view(torch.float32).view(shape[0], config.horizon, columns.width)
-        rows[:, :, columns.obs] = device_math.normalize(steps.obs, moments).transpose(0, 1)
+        rows[:, :, columns.obs] = obs.transpose(0, 1)
         rows[:, :, columns.actions] = steps.actions.transpose(0, 1)
         for column, values in (
             (columns.log_prob, steps.log_probs),
@@ -200,6 +208,35 @@ def advantage_kernel(context: DeviceContext) -> TensorKernel:
         stats.episodes.copy_(torch.stack([c.sum(dtype=torch.float64) for c in counted]))
 
     return kernel
+
+
+def _importance_estimates(
+    module: torch.nn.Module,
+    steps: Any,
+    results: Any,
+    obs: Tensor,
+    last_value: Tensor,
+    config: PPOJobConfig,
+) -> tuple[Any, Tensor, Tensor]:
+    """Returns (steps with log-probabilities and values of pi, advantages, targets)."""
+    wide = steps.log_probs.shape
+    with torch.no_grad():
+        mean, log_std, value = module(obs.flatten(0, 1))
+        log_probs = gaussian_log_prob(steps.actions.flatten(0, 1), mean, log_std).view(wide)
+    ours = steps._replace(log_probs=log_probs, values=value.view(wide))
+    parts = (
+        results.reward * config.reward_scale,
+        ours.values,
+        last_value,
+        results.terminated,
+        results.truncated,
+        log_probs - steps.log_probs,
+    )
+    bounds = (config.rho_bar, config.c_bar)
+    estimates = device_math.importance_estimates(
+        config.importance, parts, config.gamma, config.lam, bounds
+    )
+    return ours, *estimates
 
 
 def _experience(context: DeviceContext, tensors: Sequence[Tensor]) -> tuple[Any, Any]:

@@ -89,6 +89,18 @@ def test_inputs_stand_in_the_order_that_kernels_rely_on():
     ]
 
 
+def test_exact_advantages_read_the_weights_of_the_iteration_before_in_asynchronous_mode():
+    modes = {}
+    for exact in (False, True):
+        _, graph = build(mode=JobMode.asynchronous, staleness=2, exact_advantages=exact)
+        op = graph.op_ids["advantage[0]"]
+        edge = graph.edges[graph.in_edges[op][0]]
+        modes[exact] = (edge.distance, edge.mode)
+        rollout = graph.edges[graph.in_edges[graph.op_ids["rollout[0,0]"]][0]]
+        assert (rollout.distance, rollout.mode) == (3, EdgeMode.latest)
+    assert modes == {False: (3, EdgeMode.latest), True: (1, EdgeMode.token)}
+
+
 def test_only_weights_observations_and_normaliser_are_loop_carried():
     _, graph = build()
     carried = {graph.ops[e.src].kind for e in graph.edges if e.distance}

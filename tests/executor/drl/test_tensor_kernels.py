@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from interpreter import Interpreter
 
 from doppler.core.errors import ExecutionError
+from doppler.core.job_mode import JobMode
 from executor.drl import device_math, normalizer, ppo
 from executor.drl.adam import AdamSegment, clip_scale
 from executor.drl.config import PPOJobConfig
@@ -85,6 +86,14 @@ def test_an_iteration_on_tensors_is_that_on_cores_to_rounding(fused):
     ours, theirs = found.metrics(), expected.metrics()
     for name in ("policy_loss", "value_loss", "entropy", "approx_kl", "mean_reward"):
         assert getattr(ours, name) == pytest.approx(getattr(theirs, name), rel=1e-3, abs=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["truncated", "vtrace"])
+def test_importance_weights_on_tensors_are_those_on_cores(kind):
+    config = replace(SMALL, environment="pendulum", mode=JobMode.asynchronous, staleness=1)
+    config = config.with_settings({"importance": kind})
+    found, expected = OnDevice(config).run(1), Interpreter(config).run(1)
+    assert_close(found, expected, {"advantage", "grad", "broadcast"})
 
 
 def test_fused_and_unrolled_give_equal_bits_on_tensors():
