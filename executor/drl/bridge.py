@@ -1,7 +1,8 @@
 """Environments under another Python interpreter, behind the ordinary protocol.
 
-Isaac Gym, for one, needs Python 3.8. The worker is `foreign_worker.py`; arrays lie in shared memory
-without a name, commands are bytes on a pipe, and every wait has a deadline.
+Isaac Gym, for one, needs Python 3.8, and Isaac Lab one of its own. The worker is
+`foreign_worker.py`; arrays lie in shared memory without a name, commands are bytes on a pipe, and
+every wait has a deadline.
 """
 
 import contextlib
@@ -38,15 +39,17 @@ class ForeignSource:
         path: Python file with a class whose `environment(num_envs, first_env)` makes environments,
             or empty.
         name: The class.
-        task: Isaac Gym task, or empty.
+        simulator: One of `foreign_worker.ADAPTERS`, or empty where `path` is given.
+        task: What the simulator calls the task.
     """
 
-    path: str
-    name: str
-    task: str
+    path: str = ""
+    name: str = ""
+    simulator: str = ""
+    task: str = ""
 
     def __str__(self) -> str:
-        return f"isaacgym:{self.task}" if self.task else f"{self.path}:{self.name}"
+        return f"{self.simulator}:{self.task}" if self.simulator else f"{self.path}:{self.name}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,6 +23,10 @@ RESET, STEP, EXPORT, IMPORT, THREADS, QUIT = b"R", b"S", b"X", b"I", b"T", b"Q"
 DONE, FAILED = b"K", b"E"
 SEED, NUM_THREADS = 0, 1  # places in the header
 _ALIGN = 64
+ADAPTERS = {
+    "isaacgym": ("isaac_gym.py", "IsaacGymEnvironment"),
+    "isaaclab": ("isaac_lab.py", "IsaacLabEnvironment"),
+}
 
 
 def block_layout(
@@ -76,10 +80,11 @@ def load_module(path: str, name: str) -> Any:
 def make_environment(start: Dict[str, Any]) -> Any:
     """Returns the environment that a start message asks for."""
     num_envs, first_env = start["num_envs"], start["first_env"]
-    if start["task"]:
-        path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "isaac_gym.py")
-        adapter = load_module(path, "doppler_isaac_gym")
-        return adapter.IsaacGymEnvironment(start["task"], num_envs, first_env)
+    if start["simulator"]:
+        file, name = ADAPTERS[start["simulator"]]
+        path = os.path.join(os.path.dirname(os.path.abspath(__file__)), file)
+        adapter = load_module(path, "doppler_" + start["simulator"])
+        return getattr(adapter, name)(start["task"], num_envs, first_env)
     module = load_module(start["path"], "doppler_foreign_job")
     if not hasattr(module, start["name"]):
         raise ValueError("{} has no class {!r}".format(start["path"], start["name"]))

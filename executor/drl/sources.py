@@ -8,10 +8,9 @@ from executor.drl.bridge import BridgeEnvironment, ForeignSource
 from executor.drl.config import PPOJobConfig
 from executor.drl.custom import CustomJob, load_custom
 from executor.drl.environments import make_environment
+from executor.drl.isaac_names import ISAAC_GYM, ISAAC_LAB, isaac_task
 from executor.drl.policy import PolicyFactory
 from executor.drl.vector_env import EnvironmentFactory, EnvironmentSpec, environment_spec
-
-ISAAC_PREFIX = "isaacgym:"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,20 +48,21 @@ def _environment(config: PPOJobConfig, custom: CustomJob | None) -> EnvironmentF
         return partial(BridgeEnvironment, config.env_python, _foreign_source(config))
     if custom is not None:
         return custom.environment
-    if config.environment.startswith(ISAAC_PREFIX):
+    if isaac_task(config.environment) is not None:
         raise ConfigError(
-            f"environment {config.environment!r} needs env_python, the interpreter that Isaac Gym "
-            "is installed for"
+            f"environment {config.environment!r} needs env_python, the interpreter that its "
+            "simulator is installed for"
         )
     return partial(make_environment, config.environment)
 
 
 def _foreign_source(config: PPOJobConfig) -> ForeignSource:
     if config.custom_path:
-        return ForeignSource(path=config.custom_path, name=config.custom_name, task="")
-    if config.environment.startswith(ISAAC_PREFIX):
-        return ForeignSource(path="", name="", task=config.environment.removeprefix(ISAAC_PREFIX))
+        return ForeignSource(path=config.custom_path, name=config.custom_name)
+    isaac = isaac_task(config.environment)
+    if isaac is not None:
+        return ForeignSource(simulator=isaac[0], task=isaac[1])
     raise ConfigError(
         f"environment {config.environment!r} runs in this interpreter, so env_python must be "
-        f"empty; it serves custom jobs and {ISAAC_PREFIX}<task>"
+        f"empty; it serves custom jobs, {ISAAC_GYM}:<task> and {ISAAC_LAB}:<task>"
     )

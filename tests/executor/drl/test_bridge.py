@@ -12,9 +12,7 @@ from interpreter import Interpreter
 
 from doppler.core.errors import ConfigError, ExecutionError, WorkerDiedError, WorkerHungError
 from executor.drl.bridge import BridgeEnvironment, Deadlines, ForeignSource
-from executor.drl.config import PPOJobConfig
 from executor.drl.custom import UserEnvironment, custom_job_config
-from executor.drl.sources import resolve_source
 from executor.drl.vector_env import VectorEnvironment, check_environment
 
 JOBS = str(Path(__file__).with_name("foreign_job.py"))
@@ -25,7 +23,7 @@ DEADLINES = Deadlines()
 
 
 def source(name):
-    return ForeignSource(path=JOBS, name=name, task="")
+    return ForeignSource(path=JOBS, name=name)
 
 
 @pytest.fixture(scope="session")
@@ -191,16 +189,3 @@ def test_a_job_learns_through_the_bridge_as_without_it():
         for k in range(2):
             runs[1].groups[f"env[{k}]"].close()
     assert vectors[0] == vectors[1]
-
-
-def test_isaac_gym_needs_its_interpreter_and_only_it():
-    with pytest.raises(ConfigError, match="needs env_python"):
-        resolve_source(PPOJobConfig(environment="isaacgym:Ant"))
-    with pytest.raises(ConfigError, match="env_python must be empty"):
-        resolve_source(PPOJobConfig(environment="ant", env_python=sys.executable))
-
-
-def test_isaac_gym_that_is_not_installed_is_told():
-    config = PPOJobConfig(environment="isaacgym:Ant", env_python=sys.executable)
-    with pytest.raises(WorkerDiedError, match="No module named 'isaacgym'"):
-        resolve_source(config)
