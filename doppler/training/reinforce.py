@@ -271,9 +271,9 @@ def _loss(
     count = len(batch.advantages_B)
     masks = torch.from_numpy(batch.rollouts.masks)
     choices = (masks.sum(dim=2) > 1).sum(dim=1).clamp(min=1)
-    later = torch.arange(select.shape[1] - 1, -1, -1, dtype=torch.float64)
-    discounts = config.gamma**later
-    pushed = (discounts * select).mean(dim=1) + (discounts * place).sum(dim=1) / choices
+    later = torch.arange(select.shape[1] - 1, -1, -1)
+    kept_select, kept_place = (config.gamma ** later.to(part.dtype) for part in (select, place))
+    pushed = (kept_select * select).mean(dim=1) + (kept_place * place).sum(dim=1) / choices
     entropy = decisions.select_entropy.mean(dim=1) + decisions.place_entropy.sum(dim=1) / choices
     gain = (torch.from_numpy(batch.advantages_B) * pushed[:count]).mean()
     loss = -gain - batch.entropy_weight * entropy[:count].mean()
