@@ -9,7 +9,7 @@ sizes and processes, of (median latency of the chosen composition) / (that of gl
 What chooses is the library (`doppler.gmi_choice`), as for `add_collective(schedule="auto")`: it
 simulates the compositions, measures the best of them in processes of its own, and takes the
 fastest; `chosen_over_best` is the largest ratio of the chosen one to the best of all in the final
-measurement. All processes, gloo's too, are bound to the cores that GMIs would have.
+measurement. No process is bound to a core: gloo has a thread of its own, which then has to share.
 `foreign_cores` says how many cores other programs kept busy meanwhile.
 
 Usage: python benchmarks/collectives.py [--rounds N] [--processes 2,4] [--mib 0.2,0.6,3]
@@ -44,18 +44,14 @@ MIB = 1 << 20
 TOLERANCE = 1e-5
 
 
-def cores(count: int) -> tuple[Device, ...]:
-    """Returns a device per process, the usable cores in turns."""
-    usable = sorted(os.sched_getaffinity(0))
-    return tuple(
-        Device(name=f"core{i}", kind="cpu", parent="cpu", cores=(usable[i % len(usable)],))
-        for i in range(count)
-    )
+def unbound(count: int) -> tuple[Device, ...]:
+    """Returns a device per process, none of them bound to cores."""
+    return tuple(Device(name=f"member{i}", kind="cpu", parent="cpu") for i in range(count))
 
 
 def schedules_for(count: int) -> tuple[AllReduceSchedule, ...]:
     """Returns every composition, each once."""
-    return compositions([device.parent or "" for device in cores(count)])
+    return compositions([device.parent or "" for device in unbound(count)])
 
 
 def label(schedule: AllReduceSchedule) -> str:
@@ -85,7 +81,6 @@ def serve(
     member: int, count: int, elements: int, fds: dict[str, int], store: str, pipe: Connection
 ) -> None:
     """Is one member: joins every group, then runs the calls that it is told to."""
-    os.sched_setaffinity(0, cores(count)[member].cores)
     import torch
     import torch.distributed as dist
 
@@ -215,7 +210,7 @@ def main() -> None:
         for mib in map(float, arguments.mib.split(",")):
             elements = round(mib * MIB) // 4
             schedules = schedules_for(count)
-            choice = choose_composition(cores(count), elements, "float32")
+            choice = choose_composition(unbound(count), elements, "float32")
             chosen = schedules.index(choice.schedule)
             team = Team(count, elements)
             kinds = [GLOO] + [f"plain:{i}" for i in range(len(schedules))]

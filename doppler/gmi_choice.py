@@ -5,6 +5,7 @@ before any of these starts. The fastest median wins; among equals the one that t
 the analytic choice) prefers, so equal medians give equal choices.
 """
 
+import os
 import statistics
 import time
 from collections.abc import Mapping, Sequence
@@ -134,8 +135,8 @@ def simulated_compositions(
         num_bytes: Bytes of one member's part.
     """
     count = len(devices)
-    cores = {core for device in devices for core in device.cores}
-    crowding = max(1.0, count / len(cores)) if cores else 1.0
+    cores = {core for device in devices for core in device.cores or os.sched_getaffinity(0)}
+    crowding = max(1.0, count / len(cores))
     score = _simulator(crowding * _ns_per_byte())
     schedules = compositions([device.parent or device.name for device in devices])
     cluster = _host_cluster(count)
