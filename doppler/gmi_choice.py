@@ -127,20 +127,17 @@ def simulated_compositions(
 ) -> tuple[tuple[AllReduceSchedule, int], ...]:
     """Returns every composition with its simulated time in ns, fastest first.
 
-    The cost of a byte is measured, in a few ms, on the core that this process is on; more members
-    than cores share them.
+    The cost of a byte is measured, in a few ms, on the core that this process is on. Members that
+    are bound to the same cores, or that are more than there are cores, take turns on them.
 
     Args:
         devices: Device of each member.
         num_bytes: Bytes of one member's part.
     """
-    count = len(devices)
-    cores = {core for device in devices for core in device.cores or os.sched_getaffinity(0)}
-    crowding = max(1.0, count / len(cores))
-    score = _simulator(crowding * _ns_per_byte())
     schedules = compositions([device.parent or device.name for device in devices])
-    cluster = _host_cluster(count)
-    ranked = rank_compositions(schedules, cluster, range(count), num_bytes, score)
+    places = _places(devices)
+    cluster, score = _host_cluster(max(places) + 1), _simulator(_ns_per_byte())
+    ranked = rank_compositions(schedules, cluster, places, num_bytes, score)
     return tuple((choice.schedule, choice.time_ns) for choice in ranked if choice.time_ns)
 
 
@@ -272,10 +269,18 @@ def _ns_per_byte() -> float:
     return statistics.median(times) / data.nbytes
 
 
+def _places(devices: Sequence[Device]) -> list[int]:
+    """Where each member computes, 0 to n - 1; a member that is not bound takes a core in turns."""
+    usable = sorted(os.sched_getaffinity(0))
+    cores = [d.cores or (usable[m % len(usable)],) for m, d in enumerate(devices)]
+    places = list(dict.fromkeys(cores))
+    return [places.index(own) for own in cores]
+
+
 def _host_cluster(count: int) -> Cluster:
-    """Members that share the memory of one host."""
+    """Places that share the memory of one host."""
     devices = tuple(
-        Device(name=f"member{m}", kind="cpu", parent="cpu", copy_engines=0) for m in range(count)
+        Device(name=f"place{p}", kind="cpu", parent="cpu", copy_engines=0) for p in range(count)
     )
     links = tuple(
         Link(src=a.name, dst=b.name, latency_ns=LINK_NS) for a in devices for b in devices if a != b

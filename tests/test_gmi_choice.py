@@ -86,6 +86,15 @@ def test_more_bytes_and_fewer_cores_take_longer_in_the_simulation():
     assert all(few[name] < many[name] < crowded[name] for name in few)
 
 
+def test_members_take_turns_on_the_cores_that_they_share(monkeypatch):
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: {3, 5})
+    devices = [
+        Device(name=f"d{i}", kind="cpu", parent="cpu", cores=own)
+        for i, own in enumerate([(7, 8), (5,), (7, 8), (), ()])  # the last ones: 5 and 3, in turns
+    ]
+    assert gmi_choice._places(devices) == [0, 1, 0, 1, 2]
+
+
 def test_one_member_has_nothing_to_choose(monkeypatch):
     monkeypatch.setattr(gmi_choice, "run_trial", None)
     choice = choose_composition(cluster_of(1).devices, 8, "float32")
