@@ -1,5 +1,6 @@
 """The exact planner: literal searches, hand cases, published optima, and what it claims."""
 
+import csv
 import dataclasses
 import importlib
 import random
@@ -230,6 +231,25 @@ def test_proves_published_optima(name, processors, optimum):
     assert (found.status, found.value_ns) == (SolveStatus.optimal, optimum)
     _, proof = run(problem, costs, calls=100)
     assert (proof.plan_ns, proof.bound_ns) == (optimum, optimum)
+
+
+def test_no_proof_contradicts_a_published_optimum():
+    """All samples on 2, 4, 8 and 16 processors: what is proved is the optimum, and nearly all is.
+
+    Within 0.1 deterministic seconds 137 of 152 were proved, within 2 of them 145.
+    """
+    proved, solver = 0, SolverSettings(effort=0.1)
+    for row in csv.DictReader((STG / "optima.csv").read_text().splitlines()):
+        tasks = read_stg(STG / row["file"], 1)
+        problem = Problem(graph=tasks.graph, cluster=cluster_of(int(row["processors"])))
+        costs, optimum = tasks.costs(problem), int(row["optimal_makespan"])
+        bound_ns = lower_bounds(problem, costs).best_ns
+        found = solve_schedule(make_mask(problem), costs, bound_ns, solver, seed=0)
+        assert found.bound_ns <= optimum, row
+        if found.status is SolveStatus.optimal:
+            assert found.value_ns == optimum, row
+            proved += 1
+    assert proved >= 130
 
 
 def layered(num_ops, per_layer, num_devices, seed):
