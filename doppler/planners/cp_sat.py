@@ -190,6 +190,22 @@ def hint_of(mask: Mask, costs: Costs, plan: Plan, value_ns: int) -> Hint:
     return Hint(value_ns=value_ns, devices_U=devices_U, end_V=tuple(end_V), sends=sends)
 
 
+def plans_of(mask: Mask, costs: Costs, found: ExactSchedule, source: str) -> list[Plan]:
+    """Returns the plans of a schedule: its order as priorities, then with holds that keep it.
+
+    There is none without a schedule, and one where no hold is needed or the objective is a period.
+    """
+    if found.devices_U is None or found.start_V is None:
+        return []
+    placement = tuple(mask.placement(found.devices_U).tolist())
+    priority = tuple(priority_of(mask, costs, found).tolist())
+    plans = [make_plan(mask.problem, placement, priority, source)]
+    holds = () if found.stream_V is None else holds_of(mask, costs, found)
+    if holds:
+        plans.append(make_plan(mask.problem, placement, priority, source, holds))
+    return plans
+
+
 class _Best:
     """The best plan so far, holds or none; a plan without holds wins ties."""
 
@@ -214,18 +230,10 @@ class _Best:
 
     def score_holds(self, mask: Mask, found: ExactSchedule) -> None:
         """Scores the solver's schedule with the holds that keep its order."""
-        if found.devices_U is None or found.stream_V is None or self._remaining < 1:
-            return
-        plan = make_plan(
-            self._problem,
-            tuple(mask.placement(found.devices_U).tolist()),
-            tuple(priority_of(mask, self._scorer.costs, found).tolist()),
-            self._source,
-            holds_of(mask, self._scorer.costs, found),
-        )
-        if plan.holds:
-            (value,) = cast(HoldScorer, self._scorer).score_plans([plan])
-            self.take((plan, int(value)))
+        plans = plans_of(mask, self._scorer.costs, found, self._source)
+        if plans and plans[-1].holds and self._remaining >= 1:
+            (value,) = cast(HoldScorer, self._scorer).score_plans([plans[-1]])
+            self.take((plans[-1], int(value)))
 
     def result(self) -> Plan:
         """Returns the best plan under the planner's name.
