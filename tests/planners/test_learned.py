@@ -15,6 +15,7 @@ from doppler.training.config import (
     ImitationConfig,
     LearnedMode,
     ReinforceConfig,
+    Stage,
     Start,
     TrainingConfig,
 )
@@ -135,7 +136,9 @@ def test_polish_takes_no_more_episodes_than_its_settings_allow(share):
     learned = LearnedPlanner(start=Start.pretrained, training=replace(TUNED, learn_share=share))
     learned.on_record = updates.append
     learned(pair[0], SlowScorer(*pair), Budget(900), np.random.default_rng(0))
-    assert len(updates) == (160 // 16 if share else 0)
+    learned_from = [record for record in updates if record.stage is Stage.simulation]
+    assert len(learned_from) == (160 // 16 if share else 0)
+    assert len(updates) == len(learned_from) + (ImitationConfig().num_elite_updates if share else 0)
 
 
 def test_the_search_of_polish_starts_from_every_plan_of_the_rules(monkeypatch):
