@@ -3,7 +3,8 @@
 A guide is what one episode is decoded with: a score per op (SEL's), the weights of PLC's terms, and
 how much of PLC's network counts; or the scores alone, with devices by earliest finish
 (`doppler.planners.guides`). No weight of the policies changes. Where the objective is a makespan,
-the policies' own timeline predicts it: many guides are drawn for each one that is simulated, and
+two timelines predict it, each with the weight that simulations give it
+(`doppler.planners.calibrated`): many guides are drawn for each one that is simulated, and
 walks by prediction lead from the best plans to the next ones to simulate
 (`doppler.planners.predicted_walk`).
 
@@ -18,18 +19,19 @@ Sources: Salimans et al. 2017 (search in the space of parameters); Plappert et a
 lasts for an episode).
 """
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
 
-from doppler.core.plan import Plan, make_plan
+from doppler.core.plan import Plan
 from doppler.core.problem import Objective, Problem
 from doppler.core.runtime import INFEASIBLE_NS, Scorer
-from doppler.planners.annealing import AnnealingSettings, anneal
 from doppler.planners.base import Budget
 from doppler.planners.bounds import lower_bounds
+from doppler.planners.calibrated import CalibratedScorer
 from doppler.planners.guides import Guide, GuideDecoder, GuidedSettings
 from doppler.planners.learned_run import (
     Allowance,
@@ -37,9 +39,9 @@ from doppler.planners.learned_run import (
     LearnedRun,
     PlanProgress,
 )
-from doppler.planners.predicted import TimelineScorer
-from doppler.planners.predicted_walk import PredictedSearch, PredictedSettings
-from doppler.planners.watched import run_within
+from doppler.planners.predicted import policy_timeline
+from doppler.planners.predicted_walk import PredictedSearch, PredictedSettings, anneal_best
+from doppler.planners.sent_timeline import sent_timeline
 from doppler.policies.build import build_assignment
 from doppler.policies.dual import DualPolicy, head_arrays, policy_inputs
 from doppler.policies.pretrained import load_pretrained
@@ -47,6 +49,8 @@ from doppler.training.elites import EliteBuffer
 from doppler.training.learner import Learner, torch_threads
 
 SOURCE = "guided"
+
+_LOGGER = logging.getLogger(__name__)
 
 
 def plan(problem: Problem, scorer: Scorer, budget: Budget, rng: np.random.Generator) -> Plan:
@@ -112,21 +116,7 @@ class GuidedPlanner:
             else:
                 polish = round(self.predicted.polish_share * calls)
                 _explore_predicted(run, calls - polish, settings, self.predicted, rng)
-        if evaluator.best_placement_V is not None and evaluator.best_priority_V is not None:
-            best = make_plan(
-                problem,
-                tuple(evaluator.best_placement_V.tolist()),
-                tuple(evaluator.best_priority_V.tolist()),
-                SOURCE,
-            )
-            settings_of_anneal = AnnealingSettings(orders=0.0)
-
-            def annealed(
-                problem: Problem, scorer: Scorer, budget: Budget, rng: np.random.Generator
-            ) -> Plan:
-                return anneal(problem, scorer, budget, rng, settings_of_anneal, seeds=(best,))
-
-            run_within(annealed, problem, scorer, evaluator, evaluator.remaining, rng)
+        anneal_best(run.make_lists().mask, evaluator, evaluator.remaining, rng)
         return evaluator.plan()
 
 
@@ -158,7 +148,8 @@ def _explore_predicted(
     Where no guide fits in memory, which predictions do not count, `explore` spends the rest.
     """
     decoder, evaluator = _decoder(run), run.evaluator
-    predictor = TimelineScorer(run.learner.inputs, decoder.lists)
+    inputs, lists = run.learner.inputs, decoder.lists
+    predictor = CalibratedScorer([policy_timeline(inputs, lists), sent_timeline(inputs, lists)])
     search = PredictedSearch(run, decoder, predictor, settings, predicted, rng)
     last = evaluator.remaining - calls
     search.draw(max(1, min(calls, round(predicted.draw_share * evaluator.remaining))))
@@ -166,6 +157,13 @@ def _explore_predicted(
         explore(run, evaluator.allow(evaluator.remaining - last, 1.0), settings, rng)
     else:
         search.walk(evaluator.remaining - last)
+    weights = ", ".join(f"{weight:.2f}" for weight in predictor.weights.tolist())
+    _LOGGER.info(
+        "weights of the timelines %s; rank correlation with %d simulations %.2f",
+        weights,
+        predictor.num_observed,
+        predictor.agreement(),
+    )
 
 
 def _decoder(run: LearnedRun) -> GuideDecoder:

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from doppler.core.errors import ConfigError
 from doppler.planners.list_schedule import ListScheduler
+from doppler.planners.setting_checks import check_at_least, check_budget_parts, check_parts
 from doppler.policies.assignment import Floats, Ints
 from doppler.policies.dual import PolicyInputs
 from doppler.policies.sampling import (
@@ -67,31 +67,10 @@ class GuidedSettings:
     step_weight: float = 0.3
 
     def __post_init__(self) -> None:
-        for label in (
-            "draw_share",
-            "polish_share",
-            "finish_share",
-            "shared_share",
-            "free_share",
-            "step_ops",
-        ):
-            if not 0.0 <= getattr(self, label) <= 1.0:
-                raise ConfigError(f"{label} lies in [0, 1], and it is {getattr(self, label)}")
-        if self.draw_share + self.polish_share > 1.0:
-            raise ConfigError(
-                f"draw_share and polish_share are at most 1 together, and they are "
-                f"{self.draw_share} and {self.polish_share}"
-            )
-        for label in (
-            "head_start",
-            "order_noise",
-            "order_spread",
-            "weight_noise",
-            "step_order",
-            "step_weight",
-        ):
-            if getattr(self, label) < 0.0:
-                raise ConfigError(f"{label} is at least 0, and it is {getattr(self, label)}")
+        check_budget_parts(self, "draw_share", "polish_share")
+        check_parts(self, "finish_share", "shared_share", "free_share", "step_ops")
+        check_at_least(self, 0.0, "head_start", "order_noise", "order_spread", "weight_noise")
+        check_at_least(self, 0.0, "step_order", "step_weight")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

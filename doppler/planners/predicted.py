@@ -1,12 +1,16 @@
-"""Makespans of plans by the policies' own timeline: a prediction that costs no simulation.
+"""Makespans of plans by static timelines: predictions that cost no simulation.
 
-The timeline takes a plan's ops one after the other, by priority; each starts when its inputs are on
-its device and a stream is idle for as long as it needs, and transfers that hold the same wire
-follow one another in that order. The runtime takes whatever is ready, so the two differ by a few
-percent; where a search by predictions exploits that, only a simulation can tell.
+A timeline takes a plan's ops one after the other, by priority, and gives each its start. In that of
+the policies an op starts when its inputs are on its device and a stream is idle for as long as it
+needs, and transfers that hold the same wire follow one another in that order; other timelines are
+in `doppler.planners.sent_timeline`. The runtime takes whatever is ready, so they differ from it by
+a few percent; where a search by predictions exploits that, only a simulation can tell.
 
 Legend: B plans, V ops, N placed ops.
 """
+
+from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
@@ -16,10 +20,14 @@ from doppler.planners.list_core import ready_order
 from doppler.planners.list_schedule import ListScheduler
 from doppler.planners.mask import Ints
 from doppler.planners.tables import Floats, ListTables
+from doppler.policies.assignment import Assignment
 from doppler.policies.dual import PolicyInputs
 from doppler.policies.tables import NUM_DEVICE_COLUMNS, Tables, make_workspace
 from doppler.policies.timeline import place, reset, set_times
 from simulator.machine_code import cached
+
+Follow = Callable[[ListTables, Ints, Floats, Ints, Floats, Floats, Floats], None]
+"""Fills makespans and starts, both in the timeline's unit; see `follow_plans` from `lists` on."""
 
 
 class TimelineScorer:
@@ -30,14 +38,14 @@ class TimelineScorer:
         num_calls: Plans predicted so far.
     """
 
-    def __init__(self, inputs: PolicyInputs, lists: ListScheduler) -> None:
+    def __init__(self, assignment: Assignment, lists: ListScheduler, follow: Follow) -> None:
         self.problem: Problem = lists.problem
         self.costs: Costs = lists.costs
         self.num_calls = 0
-        self._inputs, self._lists = inputs, lists
+        self._assignment, self._lists, self._follow = assignment, lists, follow
         self._ties_V = lists.position_V.astype(np.float64)
         self._index_V = np.full(self.problem.graph.num_ops, -1, dtype=np.int64)
-        self._index_V[inputs.assignment.op_ids] = np.arange(inputs.assignment.num_ops)
+        self._index_V[assignment.op_ids] = np.arange(assignment.num_ops)
 
     def score(self, placements_BV: Ints, priorities_BV: Ints, bounds_B: Ints | None = None) -> Ints:
         """Returns the predicted makespan of each plan in ns, int64[B]; bounds are not needed."""
@@ -49,8 +57,7 @@ class TimelineScorer:
         priorities = np.ascontiguousarray(priorities_BV, dtype=np.float64)
         spans_B = np.empty(len(priorities))
         starts_BV = np.zeros_like(priorities)
-        follow_plans(
-            self._inputs.tables,
+        self._follow(
             self._lists.tables,
             self._index_V,
             self._ties_V,
@@ -60,7 +67,7 @@ class TimelineScorer:
             starts_BV,
         )
         self.num_calls += len(priorities)
-        unit_ns = self._inputs.assignment.unit_ns
+        unit_ns = self._assignment.unit_ns
         return np.rint(spans_B * unit_ns).astype(np.int64), starts_BV * unit_ns
 
     def in_order_of_start(self, placements_BV: Ints, priorities_BV: Ints) -> Ints:
@@ -70,11 +77,16 @@ class TimelineScorer:
         """
         _, starts_BV = self.starts(placements_BV, priorities_BV)
         result = np.array(priorities_BV, dtype=np.int64)
-        op_ids = self._inputs.assignment.op_ids
+        op_ids = self._assignment.op_ids
         for row, (starts_V, priority_V) in enumerate(zip(starts_BV, result.copy(), strict=True)):
             order = np.lexsort((-priority_V[op_ids], starts_V[op_ids]))
             result[row, op_ids[order]] = np.arange(len(order), 0, -1)
         return result
+
+
+def policy_timeline(inputs: PolicyInputs, lists: ListScheduler) -> TimelineScorer:
+    """Returns predictions by the timeline that the policies place ops by."""
+    return TimelineScorer(inputs.assignment, lists, partial(follow_plans, inputs.tables))
 
 
 @cached()

@@ -1,16 +1,18 @@
 """Guides and walks by prediction: what is simulated is the best of many plans that are not.
 
-Many guides are decoded and their makespans predicted (`doppler.planners.predicted`); the most
+Many guides are decoded and their makespans predicted (`doppler.planners.calibrated`); the most
 promising ones are simulated. Then annealing walks start from the best plans so far, and every step
 is judged by the prediction; only where a walk ends is simulated, with its ops in the predicted
 order. A walk is short, because a long one ends where the prediction is wrong, and starts again from
-plans whose simulated values are known.
+plans whose simulated values are known. Every simulation weighs the timelines of the prediction
+anew; where walks find nothing better, steps are judged by the simulator.
 
 Sources: Jin 2011 (surrogates in evolutionary computation: pre-selection, and search on the model
 between two evaluations); Kirkpatrick et al. 1983 (annealing).
 """
 
 from dataclasses import dataclass
+from hashlib import blake2b
 
 import numpy as np
 
@@ -19,13 +21,21 @@ from doppler.core.runtime import INFEASIBLE_NS
 from doppler.planners.anneal_chains import Walk
 from doppler.planners.anneal_core import make_move_tables
 from doppler.planners.base import Budget
+from doppler.planners.calibrated import CalibratedScorer
 from doppler.planners.evaluator import Evaluator
 from doppler.planners.guides import Guide, GuideDecoder, GuidedSettings
 from doppler.planners.learned_run import LearnedRun
-from doppler.planners.mask import Ints
-from doppler.planners.predicted import TimelineScorer
+from doppler.planners.mask import Ints, Mask
+from doppler.planners.setting_checks import check_at_least, check_budget_parts
 
-MOST_STALE_ROUNDS = 3
+STEP_HOT, STEP_COLD = 0.001, 0.0002
+"""First and last temperature of steps in the simulator, as parts of the best value."""
+
+DRAWN_AT_ONCE = 16
+"""Simulations that one batch of guides is decoded for; the next one knows how these went."""
+
+MOST_KEPT = 256
+"""Plans that walks may start from: the best ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +53,8 @@ class PredictedSettings:
         hot, cold: First and last temperature of a walk, as parts of the best value.
         spread: Mean rank of the plan that a walk starts from; the first one of a round starts from
             the best.
+        patience: Rounds of walks without a better plan, after which a round goes to steps in the
+            simulator: there the predictions do not agree with it.
     """
 
     draw_share: float = 0.2
@@ -54,31 +66,22 @@ class PredictedSettings:
     hot: float = 0.003
     cold: float = 0.0003
     spread: float = 1.0
+    patience: int = 3
 
     def __post_init__(self) -> None:
-        for label in ("candidates", "chains", "fewest_steps"):
-            if getattr(self, label) < 1:
-                raise ConfigError(f"{label} is at least 1, and it is {getattr(self, label)}")
+        check_budget_parts(self, "draw_share", "polish_share")
+        check_at_least(self, 1, "candidates", "chains", "fewest_steps", "patience")
+        check_at_least(self, 0.0, "spread")
         if self.steps < self.fewest_steps:
             raise ConfigError(
                 f"steps are at least fewest_steps, and they are {self.steps} and "
                 f"{self.fewest_steps}"
-            )
-        for label in ("draw_share", "polish_share"):
-            if not 0.0 <= getattr(self, label) <= 1.0:
-                raise ConfigError(f"{label} lies in [0, 1], and it is {getattr(self, label)}")
-        if self.draw_share + self.polish_share > 1.0:
-            raise ConfigError(
-                f"draw_share and polish_share are at most 1 together, and they are "
-                f"{self.draw_share} and {self.polish_share}"
             )
         if not 0.0 < self.cold <= self.hot:
             raise ConfigError(
                 f"temperatures are positive and do not rise, and they are {self.hot} and "
                 f"{self.cold}"
             )
-        if self.spread < 0.0:
-            raise ConfigError(f"spread is at least 0, and it is {self.spread}")
 
 
 class PredictedSearch:
@@ -87,7 +90,7 @@ class PredictedSearch:
     Args:
         run: Simulates within the budget and keeps the best plan.
         decoder: Turns guides into plans.
-        predictor: Predicts their makespans.
+        predictor: Predicts their makespans; learns from what is simulated.
         drawing: How guides are drawn.
         settings: How many predictions a simulation is chosen by.
         rng: Source of randomness.
@@ -97,7 +100,7 @@ class PredictedSearch:
         self,
         run: LearnedRun,
         decoder: GuideDecoder,
-        predictor: TimelineScorer,
+        predictor: CalibratedScorer,
         drawing: GuidedSettings,
         settings: PredictedSettings,
         rng: np.random.Generator,
@@ -130,10 +133,47 @@ class PredictedSearch:
             return
         self._simulate(*self._decode(firsts))
         count -= len(firsts)
+        while count > 0:
+            self._simulate(*self._most_promising(min(count, DRAWN_AT_ONCE)))
+            count -= DRAWN_AT_ONCE
+
+    def walk(self, count: int) -> None:
+        """Spends `count` simulations on ends of walks, and on steps where walks find nothing.
+
+        After `patience` rounds of walks without a better plan a round goes to steps in the
+        simulator, from the best plan; while these help they go on, else walks have another round.
+        """
+        evaluator, settings = self._run.evaluator, self._settings
+        last, patience = evaluator.remaining - count, settings.patience
+        while not self.is_empty and not evaluator.is_over and evaluator.remaining > last:
+            number, before = min(settings.chains, evaluator.remaining - last), evaluator.best_ns
+            if patience > 0:
+                self._simulate(*self._walk_ends(number))
+                is_better = evaluator.best_ns < before
+                patience = settings.patience if is_better else patience - 1
+            else:
+                self._step(number)
+                patience = 0 if evaluator.best_ns < before else 1
+
+    def _step(self, count: int) -> None:
+        """Anneals the best plan in the simulator, `count` steps; a better one joins the others."""
+        best = self._run.evaluator
+        before = best.best_ns
+        anneal_best(self._mask, best, count, self._rng)
+        if best.best_ns < before and best.best_placement_V is not None:
+            assert best.best_priority_V is not None
+            plan = best.best_placement_V[None], best.best_priority_V[None]
+            self._take(*plan, np.array([best.best_ns], dtype=np.int64))
+
+    def _decode(self, guides: list[Guide]) -> tuple[Ints, Ints]:
+        rows = [self._decoder.decode(guide, self._rng) for guide in guides]
+        return np.concatenate([row[0] for row in rows]), np.concatenate([row[1] for row in rows])
+
+    def _most_promising(self, count: int) -> tuple[Ints, Ints]:
+        """Returns (placements, priorities) of the drawn guides of the shortest predictions."""
         number = count * self._settings.candidates
-        if number == 0:
-            return
-        num_finish = round(share * number)
+        num_finish = round(self._drawing.finish_share * number)
+        decoder = self._decoder
         guides = [
             decoder.drawn(
                 decoder.heft if index < num_finish else decoder.policy, self._drawing, self._rng
@@ -143,26 +183,11 @@ class PredictedSearch:
         placements, priorities = self._decode(guides)
         values = self._predictor.score(placements, priorities)
         best = np.argsort(values, kind="stable")[:count]
-        self._simulate(placements[best], priorities[best])
-
-    def walk(self, count: int) -> None:
-        """Simulates the ends of `count` walks; fewer where walks end nowhere new."""
-        last, stale = self._run.evaluator.remaining - count, 0
-        while not self.is_empty and not self._run.evaluator.is_over and stale < MOST_STALE_ROUNDS:
-            left = self._run.evaluator.remaining - last
-            if left < 1:
-                return
-            ends = self._walk_ends(min(self._settings.chains, left))
-            stale = 0 if self._simulate(*ends) else stale + 1
-
-    def _decode(self, guides: list[Guide]) -> tuple[Ints, Ints]:
-        rows = [self._decoder.decode(guide, self._rng) for guide in guides]
-        return np.concatenate([row[0] for row in rows]), np.concatenate([row[1] for row in rows])
+        return placements[best], priorities[best]
 
     def _walk_ends(self, number: int) -> tuple[Ints, Ints]:
         """Returns (placements, priorities) of the ends of walks from good plans."""
         settings, rng = self._settings, self._rng
-        self._pool.sort(key=lambda row: row[0])
         ranks = rng.exponential(settings.spread, size=number).astype(np.int64)
         ranks[0] = 0
         starts = [self._pool[min(rank, len(self._pool) - 1)] for rank in ranks.tolist()]
@@ -186,18 +211,43 @@ class PredictedSearch:
         ends = self._mask.placement(walk.devices_CU)
         return ends, self._predictor.in_order_of_start(ends, walk.keys_CV)
 
-    def _simulate(self, placements_BV: Ints, priorities_BV: Ints) -> bool:
-        """Simulates the plans that are new; True if there was one."""
+    def _simulate(self, placements_BV: Ints, priorities_BV: Ints) -> None:
+        """Simulates the plans that are new."""
+        rows = self._new_rows(placements_BV, priorities_BV)
+        if rows:
+            placements_BV, priorities_BV = placements_BV[rows], priorities_BV[rows]
+            values_B = self._run.evaluate(placements_BV, priorities_BV)
+            self._take(placements_BV, priorities_BV, values_B)
+
+    def _new_rows(self, placements_BV: Ints, priorities_BV: Ints) -> list[int]:
         rows = []
         for row in range(len(placements_BV)):
-            key = placements_BV[row].tobytes() + priorities_BV[row].tobytes()
+            plan = placements_BV[row].tobytes() + priorities_BV[row].tobytes()
+            key = blake2b(plan, digest_size=16).digest()
             if key not in self._seen:
                 self._seen.add(key)
                 rows.append(row)
-        if not rows:
-            return False
-        values = self._run.evaluate(placements_BV[rows], priorities_BV[rows])
-        for row, value in zip(rows, values.tolist(), strict=True):
-            if value < INFEASIBLE_NS:
-                self._pool.append((value, placements_BV[row].copy(), priorities_BV[row].copy()))
-        return True
+        return rows
+
+    def _take(self, placements_BV: Ints, priorities_BV: Ints, values_B: Ints) -> None:
+        """Weighs the predictions by simulated plans; the best ones are starts of walks."""
+        self._predictor.observe(placements_BV, priorities_BV, values_B)
+        self._pool += [
+            (value, placements_BV[row].copy(), priorities_BV[row].copy())
+            for row, value in enumerate(values_B.tolist())
+            if value < INFEASIBLE_NS
+        ]
+        self._pool.sort(key=lambda row: row[0])
+        del self._pool[MOST_KEPT:]
+
+
+def anneal_best(mask: Mask, evaluator: Evaluator, calls: int, rng: np.random.Generator) -> None:
+    """Anneals an evaluator's best plan in the simulator, `calls` steps; nothing without a plan."""
+    placement_V, priority_V = evaluator.best_placement_V, evaluator.best_priority_V
+    calls = min(calls, evaluator.remaining)
+    if placement_V is None or priority_V is None or calls < 1:
+        return
+    best_ns = evaluator.best_ns
+    start = (best_ns, mask.devices_of(placement_V), priority_V)
+    walk = Walk(make_move_tables(mask), evaluator, rng, [start])
+    walk.run(calls, STEP_HOT * best_ns, STEP_COLD * best_ns)

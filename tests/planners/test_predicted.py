@@ -8,11 +8,13 @@ from doppler.core.errors import CapacityError, ConfigError
 from doppler.core.graph import DataflowGraph, Edge, Op
 from doppler.core.problem import Objective, Problem
 from doppler.core.runtime import INFEASIBLE_NS
+from doppler.planners import guided as guided_planner
+from doppler.planners import predicted_walk
 from doppler.planners.base import Budget
 from doppler.planners.guided import GuidedPlanner
 from doppler.planners.list_schedule import make_list_scheduler
-from doppler.planners.predicted import TimelineScorer
-from doppler.planners.predicted_walk import PredictedSettings
+from doppler.planners.predicted import policy_timeline
+from doppler.planners.predicted_walk import PredictedSearch, PredictedSettings
 from doppler.policies.build import build_assignment
 from doppler.policies.config import PolicyConfig
 from doppler.policies.dual import DualPolicy, policy_inputs
@@ -26,7 +28,7 @@ QUICK = PredictedSettings(candidates=4, chains=4, fewest_steps=60, steps=60)
 
 def predictor_of(pair):
     inputs = policy_inputs(build_assignment(*pair), TINY)
-    return TimelineScorer(inputs, make_list_scheduler(*pair))
+    return policy_timeline(inputs, make_list_scheduler(*pair))
 
 
 def chain(num_ops, num_devices, seed):
@@ -59,7 +61,7 @@ def test_a_plan_of_an_episode_is_predicted_to_take_the_span_of_the_episode(seed)
     policy = DualPolicy(TINY, seed=seed)
     inputs = policy_inputs(build_assignment(*pair), TINY)
     rollouts = policy.sample(inputs, 8, np.random.default_rng(seed), mode=SampleMode.sample)
-    predictor = TimelineScorer(inputs, make_list_scheduler(*pair))
+    predictor = policy_timeline(inputs, make_list_scheduler(*pair))
     found, starts = predictor.starts(*plan_arrays(inputs.assignment, rollouts))
     assert found.tolist() == np.rint(rollouts.spans * inputs.assignment.unit_ns).tolist()
     assert len(set(found.tolist())) > 1
@@ -147,6 +149,56 @@ def test_it_ends_where_walks_lead_nowhere_new():
     assert guided(pair, 300, QUICK)[1] == best
 
 
+class Misleading:
+    """Predicts long plans to be short."""
+
+    def __init__(self, lists):
+        self.problem, self.costs, self.num_calls = lists.problem, lists.costs, 0
+        self.scorer = CompiledScorer(lists.problem, lists.costs)
+
+    def score(self, placements_BV, priorities_BV, bounds_B=None):
+        return 10**12 // self.scorer.score(placements_BV, priorities_BV)
+
+    def in_order_of_start(self, placements_BV, priorities_BV):
+        return priorities_BV
+
+
+def test_where_predictions_mislead_the_simulator_judges_steps(monkeypatch):
+    for name in ("policy_timeline", "sent_timeline"):
+        monkeypatch.setattr(guided_planner, name, lambda inputs, lists: Misleading(lists))
+    pairs = [layered(seed, num_layers=8, width=6, num_devices=4) for seed in range(4)]
+    settings = dataclasses.replace(QUICK, draw_share=0.1, polish_share=0.0)
+    values = [
+        sum(
+            guided(pair, 120, dataclasses.replace(settings, patience=patience))[1] for pair in pairs
+        )
+        for patience in (1, 1000)
+    ]
+    assert values[0] < values[1]
+
+
+def test_few_guides_and_plans_are_in_memory_at_once(monkeypatch):
+    decoded, pools = [], []
+    decode, take = PredictedSearch._decode, PredictedSearch._take
+
+    def counted(self, guides):
+        decoded.append(len(guides))
+        return decode(self, guides)
+
+    def kept(self, *plans):
+        take(self, *plans)
+        pools.append([value for value, *_ in self._pool])
+
+    monkeypatch.setattr(PredictedSearch, "_decode", counted)
+    monkeypatch.setattr(PredictedSearch, "_take", kept)
+    monkeypatch.setattr(predicted_walk, "MOST_KEPT", 20)
+    guided(layered(0, num_layers=5, width=4), 200, dataclasses.replace(QUICK, draw_share=0.5))
+    assert decoded == [2, *[64] * 6, 8]
+    assert max(map(len, pools)) == 20
+    assert pools[-1] == sorted(pools[-1])
+    assert pools[-1][0] == min(min(pool) for pool in pools)
+
+
 class FullMemory(CompiledScorer):
     """No plan fits."""
 
@@ -166,6 +218,7 @@ def test_where_no_guide_fits_the_rest_of_the_budget_goes_on_with_guides():
     ("change", "said"),
     [
         ({"fewest_steps": 0}, "fewest_steps is at least 1"),
+        ({"patience": 0}, "patience is at least 1"),
         ({"fewest_steps": 20, "steps": 19}, "19 and 20"),
         ({"draw_share": 1.1}, "draw_share lies in"),
         ({"draw_share": 0.6, "polish_share": 0.5}, "0.6 and 0.5"),
