@@ -14,12 +14,13 @@ heft, perturbed_heft_few, annealing_few, annealing_many, portfolio_long
                      rules and searches, with few, many, or a long run's simulations
 stale_plan           the plan that was best for the target's graph on the source's cluster
 
-The best known value is the best of all arms and seeds.
+Values are compared with the best known plan of the case where there is one
+(`benchmarks/transfer.py`), else with the best of all arms and seeds of the run.
 """
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -118,6 +119,7 @@ class ArmResult:
         cpu_seconds: Processor time that it took there.
         value_ns: Its best plan's value on the target.
         curve: How it got there.
+        plan: That plan.
     """
 
     case: str
@@ -127,6 +129,13 @@ class ArmResult:
     cpu_seconds: float
     value_ns: int
     curve: Curve
+    plan: Plan
+
+    def entry(self) -> dict[str, object]:
+        """Returns what the table's data says of it; plans are not kept there."""
+        document = asdict(self)
+        del document["plan"]
+        return document
 
 
 def transfer(config: TransferConfig, command: Sequence[str]) -> None:
@@ -135,9 +144,15 @@ def transfer(config: TransferConfig, command: Sequence[str]) -> None:
 
 
 def measure_transfer(
-    config: TransferConfig, command: Sequence[str]
+    config: TransferConfig, command: Sequence[str], known: Mapping[str, int] | None = None
 ) -> tuple[list[ArmResult], dict[str, int]]:
     """Runs every case with every seed; writes the table, the chart and their data.
+
+    Args:
+        config: Cases, seeds and budgets.
+        command: What was called, for the data.
+        known: Value of the best known plan per case, in ns; of other cases it is the best of all
+            arms and seeds.
 
     Returns:
         (a row per case, seed and arm; best known value per case)
@@ -158,14 +173,16 @@ def measure_transfer(
             for seed in range(config.seed, config.seed + config.seeds):
                 results += run_case(name, target, seed, config, log)
                 advance(1, f"{name}, seed {seed}")
-    best = {name: min(row.value_ns for row in results if row.case == name) for name in config.cases}
+    met = {name: min(row.value_ns for row in results if row.case == name) for name in config.cases}
+    best = met | {name: value for name, value in (known or {}).items() if name in met}
     document = {
         "command": command_text(command),
         "revision": revision(),
         "cases": {name: asdict(CASES[name]) for name in config.cases},
         "bounds_ns": bounds,
         "best_known_ns": best,
-        "rows": [asdict(row) for row in results],
+        "best_of_run_ns": met,
+        "rows": [row.entry() for row in results],
     }
     (folder / TABLE_FILE).write_text(json.dumps(document, indent=1) + "\n", "utf-8")
     view.show(_table(results, best, bounds))
@@ -215,7 +232,8 @@ def run_case(
         _run(planner, target, calls, seed, name, arm, log)
         for arm, (planner, calls) in planners.items()
     ]
-    stale = _stale_value(case, target, config.reference, seed)
+    stale = _stale_plan(case, target, config.reference, seed)
+    value = _value(target, stale)
     rows.append(
         ArmResult(
             case=name,
@@ -223,8 +241,9 @@ def run_case(
             seed=seed,
             simulations=1,
             cpu_seconds=0.0,
-            value_ns=stale,
-            curve=[(1, stale)],
+            value_ns=value,
+            curve=[(1, value)],
+            plan=stale,
         )
     )
     return rows
@@ -296,17 +315,17 @@ def _run(
         cpu_seconds=round(spent, 3),
         value_ns=value,
         curve=curve or [(used, value)],
+        plan=plan,
     )
 
 
-def _stale_value(case: TransferCase, target: Pair, calls: int, seed: int) -> int:
-    """Value on the target's cluster of the plan that is best for its graph on the source's."""
+def _stale_plan(case: TransferCase, target: Pair, calls: int, seed: int) -> Plan:
+    """Returns, for the target's cluster, the plan that is best for its graph on the source's."""
     old = problem_of(case.target_graph, case.source_cluster)
     plan = get_planner("annealing")(
         old[0], make_scorer(*old), Budget(calls), np.random.default_rng(seed)
     )
-    moved = make_plan(target[0], plan.placement, plan.priority, "stale_plan")
-    return _value(target, moved)
+    return make_plan(target[0], plan.placement, plan.priority, "stale_plan")
 
 
 def _value(pair: Pair, plan: Plan) -> int:
