@@ -97,6 +97,11 @@ def test_transfer_writes_table_and_chart(tmp_path, case):
         steps = [point[1] for point in row["curve"]]
         assert steps == sorted(steps, reverse=True)
         assert steps[-1] == row["value_ns"]
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    # the source's policies and those from scratch learn; the few episodes are less than a batch
+    assert {(line["case"], line["arm"], line["seed"]) for line in lines} == {
+        (case, arm, 0) for arm in ("source", "scratch")
+    }
     assert (tmp_path / "transfer.png").read_bytes().startswith(b"\x89PNG")
 
 
