@@ -8,6 +8,7 @@ and the enums of these into their code, too. Files that define named tuples coun
 numba knows one by its types, not by its fields. A change elsewhere compiles nothing anew.
 """
 
+import contextlib
 import functools
 import hashlib
 import os
@@ -30,6 +31,7 @@ COMMENT = re.compile(r"#[^\n]*")
 NAMED_TUPLE = "(NamedTuple)"
 PACKAGES = ("doppler", "simulator")
 CACHE_VARIABLE = "XDG_CACHE_HOME"
+LOADED_AT = time.time()
 KEEP_S = 30 * 86_400
 """Code of other states of the sources is removed when it has not been written for so long."""
 
@@ -42,11 +44,14 @@ def cached(**options: Any) -> Callable[[_F], _F]:
     Args:
         **options: Those of `numba.njit` beside `cache` and `nogil`.
     """
-    compile_it = numba.njit(cache=True, nogil=True, **options)
 
     def decorate(function: _F) -> _F:
+        source = Path(function.__code__.co_filename)
+        # What was edited while this process runs may be loaded in its older state: keep no code.
+        is_kept = last_change(source, project_root()) < LOADED_AT
+        compile_it = numba.njit(cache=is_kept, nogil=True, **options)
         before = numba.config.CACHE_DIR
-        numba.config.CACHE_DIR = before or str(code_folder(Path(function.__code__.co_filename)))
+        numba.config.CACHE_DIR = before or str(code_folder(source))
         try:
             return cast(_F, compile_it(function))
         finally:
@@ -74,10 +79,20 @@ def code_folder(source: Path) -> Path:
     base = (
         Path(os.environ.get(CACHE_VARIABLE) or Path.home() / ".cache") / "doppler" / "machine_code"
     )
-    folder = base / import_digest(source, Path(doppler.__file__).parents[1])
+    folder = base / import_digest(source, project_root())
     if not folder.exists():
         _remove_old(base)
     return folder
+
+
+def project_root() -> Path:
+    """Returns the folder that holds the project's packages; an installation has others in it."""
+    return Path(doppler.__file__).parents[1]
+
+
+def last_change(source: Path, root: Path) -> float:
+    """Returns when the newest of a file and its imports was written, in seconds since 1970."""
+    return max(path.stat().st_mtime for path in imported_files(source, root))
 
 
 def import_digest(source: Path, root: Path) -> str:
@@ -85,7 +100,7 @@ def import_digest(source: Path, root: Path) -> str:
 
     Args:
         source: A Python file.
-        root: Folder whose packages belong to the project; others count by numba's own rules.
+        root: Folder of the project's packages; what else lies there is not followed.
     """
     digest = hashlib.sha256()
     for path in sorted(imported_files(source, root) | _named_tuples(root.resolve())):
@@ -95,7 +110,7 @@ def import_digest(source: Path, root: Path) -> str:
 
 
 def imported_files(source: Path, root: Path) -> set[Path]:
-    """Returns a file and the files, beside it or in packages of `root`, that it imports in turn."""
+    """Returns a file and the files, beside it or in our packages, that it imports in turn."""
     folders = (root.resolve(), source.resolve().parent)
     found, queue = set[Path](), [source.resolve()]
     while queue:
@@ -114,7 +129,7 @@ def _named_tuples(root: Path) -> frozenset[Path]:
 
 
 def _imports(path: Path, folders: tuple[Path, ...]) -> tuple[Path, ...]:
-    """Files below `folders` that a file imports anywhere in it, their packages' own included."""
+    """What a file imports anywhere in it: our packages below the first folder, else beside."""
     names = set[str]()
     for module, members, modules in IMPORT.findall(COMMENT.sub("", path.read_text("utf-8"))):
         if module:
@@ -122,13 +137,14 @@ def _imports(path: Path, folders: tuple[Path, ...]) -> tuple[Path, ...]:
             names |= {module, *(f"{module}.{word}" for word in words)}
         else:
             names |= {part.split()[0] for part in modules.split(",") if part.strip()}
+    root, beside = folders
     found = set[Path]()
     for name in names:
         parts = name.split(".")
+        folder = root if parts[0] in PACKAGES else beside
         for count in range(1, len(parts) + 1):
-            for folder in folders:
-                stem = folder.joinpath(*parts[:count])
-                found |= {p for p in (stem.with_suffix(".py"), stem / "__init__.py") if p.is_file()}
+            stem = folder.joinpath(*parts[:count])
+            found |= {p for p in (stem.with_suffix(".py"), stem / "__init__.py") if p.is_file()}
     return tuple(found)
 
 
@@ -145,5 +161,6 @@ def _remove_old(base: Path) -> None:
     if not base.is_dir():
         return
     for folder in base.iterdir():
-        if time.time() - folder.stat().st_mtime > KEEP_S:
-            shutil.rmtree(folder, ignore_errors=True)
+        with contextlib.suppress(FileNotFoundError):  # another process removes, too
+            if time.time() - folder.stat().st_mtime > KEEP_S:
+                shutil.rmtree(folder, ignore_errors=True)

@@ -20,14 +20,15 @@ OUTER = (
 PROGRAM = """
 import os
 os.environ["XDG_CACHE_HOME"] = {cache!r}
+{before}
 from outer import outer
 print(outer())
 """
 
 
-def run(folder: Path, cache: Path) -> int:
+def run(folder: Path, cache: Path, before: str = "") -> int:
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM.format(cache=str(cache))],
+        [sys.executable, "-c", PROGRAM.format(cache=str(cache), before=before)],
         capture_output=True,
         text=True,
         check=True,
@@ -98,6 +99,28 @@ def test_what_is_imported_is_what_python_loads() -> None:
         loaded = {Path(line).resolve() for line in done.stdout.splitlines()}
         assert len(loaded) > 3
         assert loaded <= imported_files(root.joinpath(*name.split(".")).with_suffix(".py"), root)
+
+
+def test_other_packages_of_an_installation_are_not_followed(tmp_path: Path) -> None:
+    for path in ("doppler/kernel.py", "numba/__init__.py", "numba/core.py"):
+        (tmp_path / path).parent.mkdir(exist_ok=True)
+        (tmp_path / path).write_text("import numba.core\nfrom numba import core\n")
+    kernel = tmp_path / "doppler" / "kernel.py"
+    assert imported_files(kernel, tmp_path) == {kernel}
+
+
+def test_what_is_edited_while_a_process_runs_is_not_kept(tmp_path: Path) -> None:
+    """Seen to fail without the check: the second process ran the first one's `inner`."""
+    folder = tmp_path / "sources"
+    folder.mkdir()
+    (folder / "outer.py").write_text(OUTER)
+    inner = folder / "inner.py"
+    inner.write_text(INNER.format(value=1))
+    edit = (
+        f"import inner, pathlib; pathlib.Path({str(inner)!r}).write_text({INNER.format(value=2)!r})"
+    )
+    assert run(folder, tmp_path / "cache", f"import simulator.machine_code; {edit}") == 1
+    assert run(folder, tmp_path / "cache") == 2
 
 
 def test_the_digest_of_folders_covers_every_source(tmp_path: Path) -> None:
