@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from doppler.api import make_scorer
+from doppler.core.codecs.fields import decode
 from doppler.core.errors import FormatError
 from doppler.core.plan import Plan
 from doppler.core.serialize import from_json, read_json, to_json, write_atomic
@@ -101,10 +102,7 @@ def load_best(folder: Path, task: Task) -> BestKnown | None:
 def _solver_bound(stored: Any, task: Task, value_ns: int, path: Path) -> SolverBound | None:
     if stored is None:
         return None
-    try:
-        bound = SolverBound(**stored)
-    except TypeError as error:
-        raise FormatError(f"solver_bound in {path} is no bound: {error}") from error
+    bound: SolverBound = decode(SolverBound, stored, f"solver_bound in {path}")
     if bound.task != task.key:
         raise FormatError(
             f"solver_bound in {path} is of task {bound.task}, and the graph, its cluster and its "

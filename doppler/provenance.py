@@ -5,7 +5,7 @@ import importlib.metadata
 import json
 import platform
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -16,10 +16,10 @@ from doppler.core.hardware import Hardware
 PACKAGES = ("torch", "torch-geometric", "numba", "numpy", "mujoco", "gymnasium", "simpy")
 
 
-def versions() -> dict[str, str]:
+def versions(packages: Sequence[str] = PACKAGES) -> dict[str, str]:
     """Returns the versions of Python and of the packages that decide results."""
     found = {"python": platform.python_version()}
-    for package in PACKAGES:
+    for package in packages:
         try:
             found[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:

@@ -105,7 +105,8 @@ def test_the_digest_is_of_code_and_weights_that_decide_a_value(tmp_path):
         path.write_text("x = 1")
     assert {digest_of(package, [simulator])} == seen
     changed = [package / name / "a.py" for name in DECIDING]
-    for path in (*changed, simulator / "a.py", package / "columns.py", weights):
+    bundle = weights.with_name("bundle.json")
+    for path in (*changed, simulator / "a.py", package / "columns.py", weights, bundle):
         path.write_text("x = 1")
         digest = digest_of(package, [simulator])
         assert digest not in seen, path
