@@ -2,7 +2,7 @@
 
 Per environment and seed: the policy at the start and the one after `SAMPLES` control steps of PPO
 (the environment's preset, one process, one thread) both play `COPIES` first episodes, each from the
-same start states, with the mean of the actions and at most `STEPS` control steps. The return of a
+same start states with the same noise on the actions, at most `STEPS` control steps. The return of a
 copy is its unscaled reward until its episode ends.
 
 `rise` is after minus before per control step of `STEPS`, so that tasks can stand beside each other;
@@ -33,8 +33,8 @@ from executor.drl.sources import resolve_source
 SAMPLES = {
     "ppo_ant": 300_000,
     "ppo_anymal": 300_000,
-    "ppo_ball_balance": 300_000,
-    "ppo_franka_cabinet": 300_000,
+    "ppo_ball_balance": 600_000,
+    "ppo_franka_cabinet": 500_000,
     "ppo_humanoid": 300_000,
     "ppo_shadow_hand": 300_000,
 }
@@ -75,9 +75,11 @@ def mean_return(ppo: PlainPPO) -> float:
     """Returns the mean return of first episodes under the policy as it is."""
     environment = resolve_source(ppo.config).environment(COPIES, FIRST_COPY)
     obs = environment.reset(ppo.config.seed)
+    random = np.random.default_rng(ppo.config.seed)
+    shape = (COPIES, environment.act_dim)
     alive, returns = np.ones(COPIES, np.bool_), np.zeros(COPIES)
     for _ in range(STEPS):
-        step = environment.step(ppo.mean_actions(obs))
+        step = environment.step(ppo.act(obs, random.standard_normal(shape, np.float32)))
         returns += alive * step.reward
         alive &= ~(step.terminated | step.truncated)
         obs = step.obs

@@ -83,11 +83,17 @@ class PlainPPO:
         self.iteration += 1
         return iteration_metrics(self.iteration - 1, stats, losses)
 
-    def mean_actions(self, obs: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Returns the means [n, A] of the actions for raw observations [n, O]."""
+    def act(self, obs: NDArray[np.float32], noise: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Returns mean + std x noise of the policy as it is; nothing is recorded.
+
+        Args:
+            obs: [n, O] raw observations.
+            noise: [n, A] standard normal; zeros give the means.
+        """
         normalized = normalize(obs, self._moments, np.empty_like(obs))
         with torch.inference_mode():
-            actions: NDArray[np.float32] = self._module(torch.from_numpy(normalized))[0].numpy()
+            mean, log_std, _ = self._module(torch.from_numpy(normalized))
+            actions: NDArray[np.float32] = (mean + log_std.exp() * torch.from_numpy(noise)).numpy()
         return actions
 
     def parameters(self) -> NDArray[np.float32]:
