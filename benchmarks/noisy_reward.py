@@ -6,6 +6,8 @@ and cold samples of its policy again by successive halving, within the budget
 (`doppler.planners.remeasure`). Compared are the true values of what both end with.
 
     python benchmarks/noisy_reward.py [--episodes 4000] [--seeds 5] [--graphs matmul_chain ffnn]
+
+Seeds are 20 to 24 by default: the settings were chosen on seeds 0 to 9.
 """
 
 import argparse
@@ -27,7 +29,8 @@ from doppler.transfer import problem_of
 from simulator.scorer import CompiledScorer
 
 TARGETS = {"worst_mean_noisy_over_clean": "<= 1.02"}
-SEED = 0
+FIRST_SEED = 20
+"""The settings under noise (`doppler.training.config.NOISY`) were chosen on seeds below it."""
 NOISE = 0.1
 CLUSTER = "p100_pcie_4"
 
@@ -68,7 +71,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--episodes", type=int, default=4000)
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--first", type=int, default=SEED, help="first seed")
+    parser.add_argument("--first", type=int, default=FIRST_SEED, help="first seed")
     parser.add_argument("--graphs", nargs="+", default=["matmul_chain", "ffnn"])
     arguments = parser.parse_args()
     table = Table(title=f"noise {NOISE:.0%}, {arguments.episodes} episodes: true value, ms")
