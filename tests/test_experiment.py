@@ -239,7 +239,7 @@ def test_policies_on_their_own_never_search(name, task, monkeypatch):
     def searched(*_, **__):
         raise AssertionError("searched")
 
-    for search in ("learned_run.LearnedRun.search", "guided.anneal", "guided._Walk._changed"):
+    for search in ("learned_run.LearnedRun.search", "predicted_walk.Walk", "guided._Walk._changed"):
         monkeypatch.setattr(f"doppler.planners.{search}", searched)
     measure(column(name), task.problem, task.costs, 70, 0)
     with pytest.raises(AssertionError, match="searched"):
