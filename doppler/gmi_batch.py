@@ -6,7 +6,6 @@ tens of calls per batch nothing more is gained. A ring that leaves the cache of 
 memory.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,7 +30,7 @@ CACHE_BYTES = 1 << 20
 NEAR = (-2, -1, 0, 1, 2)
 """Powers of two beside the analytic choice that are measured."""
 MOVED_BATCHES = 8
-"""Moved per measurement, of the largest."""
+"""Training batches moved per measurement: of the largest batch, rounded up to whole calls."""
 ENOUGH_CALLS = 64
 """Calls of `send` per batch after which its fixed cost is small."""
 TOLERANCE = 0.03
@@ -116,13 +115,13 @@ def measured_batch(
         )
         for batch in batches
     }
-    piece = math.lcm(num_sent, batches[-1])  # whole calls of `send`, whole training batches
-    num_records = piece * -(-MOVED_BATCHES * batches[-1] // piece)
+    num_received = num_sent * -(-batches[-1] // num_sent)  # whole calls of `send`
+    num_records = MOVED_BATCHES * num_received
     settings = {
         "packages": BatchLayout(groups, 1).packages,
         "num_records": num_records,
         "num_sent": num_sent,
-        "num_received": batches[-1],
+        "num_received": num_received,
     }
     medians, num_rounds = run_trial(MoveTrial, (producer, consumer), links, settings, options)
     rates = {b: num_records * 1e9 / ns for b, ns in zip(batches, medians, strict=True)}

@@ -168,3 +168,30 @@ def test_a_channel_takes_the_batch_that_was_the_fastest_here(monkeypatch):
     assert no_process_left()
     with pytest.raises(ConfigError, match="at least one record, and it has 0"):
         measured_batch(*manager.cluster.devices, fields, 4, num_sent=0)
+
+
+@pytest.mark.parametrize("num_sent", [1, 16, 1023, 1 << 20])
+def test_what_is_moved_per_measurement_is_whole_calls_and_has_a_limit(monkeypatch, num_sent):
+    asked = {}
+
+    def run_trial(trial, devices, links, settings, options):
+        asked.update(settings)
+        return [1e9] * len(links), 1
+
+    monkeypatch.setattr(gmi_batch, "run_trial", run_trial)
+    devices = cluster_of(2).devices
+    choice = measured_batch(*devices, [Package("x", "float32")], 4, num_sent)
+    largest = max(choice.records_per_s)
+    assert asked["num_received"] >= largest
+    assert asked["num_records"] % num_sent == 0
+    assert asked["num_records"] % asked["num_received"] == 0
+    assert asked["num_records"] < gmi_batch.MOVED_BATCHES * (largest + num_sent)
+
+
+def test_a_batch_is_measured_though_calls_do_not_fill_it(monkeypatch):
+    monkeypatch.setattr(gmi_batch, "cache_bytes", lambda device: 1 << 10)
+    options = TrialOptions(seconds=0.0)
+    devices = cluster_of(2).devices
+    choice = measured_batch(*devices, [Package("x", "float32")], 4, 7, options)
+    assert list(choice.records_per_s) == [8, 16, 32, 64, 128]
+    assert no_process_left()
