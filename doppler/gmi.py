@@ -16,7 +16,7 @@ from doppler.coordinator.layouts import even_layout
 from doppler.core.cluster import Cluster
 from doppler.core.errors import ConfigError, ExecutionError, WorkerDiedError, WorkerHungError
 from doppler.core.layout import Backend
-from doppler.gmi_checkpoints import CheckpointStore, read_history, resume_points
+from doppler.gmi_checkpoints import CheckpointStore, files_of, read_history, resume_points
 from doppler.gmi_recovery import (
     OnFailure,
     Recovery,
@@ -89,6 +89,7 @@ class GMIManager(GMISet):
     recoveries: list[Recovery] = field(default_factory=list, init=False)
     trace: GMITrace | None = field(default=None, init=False)
     _store: CheckpointStore = field(default_factory=CheckpointStore, init=False)
+    _read: frozenset[Path] = field(default=frozenset(), init=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -106,8 +107,8 @@ class GMIManager(GMISet):
                 again what they do again.
 
         Raises:
-            ConfigError: If there is no GMI, or `checkpoint_dir` holds checkpoints of another run
-                that these GMIs do not go on from.
+            ConfigError: If there is no GMI, or `checkpoint_dir` holds checkpoints other than those
+                that `resume_from` has read since the last run.
             CapacityError: If memory, shared memory or file descriptors do not suffice.
             WorkerDiedError, WorkerHungError: Name the GMI; `failed` and `checkpoints` stay.
             KernelError: If the code of a GMI raises; carries its traceback.
@@ -116,7 +117,8 @@ class GMIManager(GMISet):
             raise ConfigError("a run has at least one GMI, and none was added")
         self.recoveries = []
         self._store = CheckpointStore(self.checkpoint_dir)
-        self._store.check_free(self.gmis)
+        self._store.check_free(self._read)
+        self._read = frozenset()
         self._store.start_from(self.gmis)
         begun = {spec.device.name: spec for spec in self.gmis}
         try:
@@ -135,9 +137,18 @@ class GMIManager(GMISet):
 
         Raises:
             FormatError: If a file is no checkpoint, or one of another role or class.
+            ConfigError: If members of a collective have saved no step in common.
         """
-        points = resume_points(self.gmis, self._links, read_history(folder, self.gmis))
+        history = read_history(folder, self.gmis)
+        points = resume_points(self.gmis, self._links, history)
+        if lost := sorted(history.keys() - points.keys()):
+            newest = ", ".join(f"GMI {gmi_id} has {history[gmi_id][-1].step}" for gmi_id in lost)
+            raise ConfigError(
+                f"members of a collective go on from one step, and in {str(folder)!r} they have "
+                f"no step in common: {newest}"
+            )
         self.gmis = list(resumed(self.gmis, points))
+        self._read = files_of(folder, self.gmis)
 
     @property
     def checkpoints(self) -> dict[int, Saved]:

@@ -51,24 +51,29 @@ class CheckpointStore:
         kept = self.history.setdefault(spec.gmi_id, [])
         kept.append(saved)
         if self._folder is not None:
-            write_tensors(self._path(spec.gmi_id, saved.step), _arrays(spec, saved))
+            write_tensors(_file(self._folder, spec.gmi_id, saved.step), _arrays(spec, saved))
         while len(kept) > NUM_KEPT:
             old = kept.pop(0)
             if self._folder is not None and all(other.step != old.step for other in kept):
-                self._path(spec.gmi_id, old.step).unlink(missing_ok=True)
+                _file(self._folder, spec.gmi_id, old.step).unlink(missing_ok=True)
 
-    def check_free(self, gmis: Iterable[GMISpec]) -> None:
-        """Checks that no checkpoints of an earlier run would be lost.
+    def check_free(self, read: Collection[Path]) -> None:
+        """Checks that no checkpoints of another run would be lost.
+
+        Args:
+            read: Those that the GMIs go on from (`files_of`).
 
         Raises:
-            ConfigError: If there are some, and none of these GMIs goes on from a checkpoint.
+            ConfigError: If the folder has others.
         """
-        if self._folder is None or any(spec.state is not None for spec in gmis):
+        if self._folder is None:
             return
-        if found := sorted(self._folder.glob(f"{PREFIX}*{SUFFIX}")):
+        found = sorted(self._folder.resolve().glob(f"{PREFIX}*{SUFFIX}"))
+        if others := [path.name for path in found if path not in read]:
             raise ConfigError(
-                f"a run from the beginning writes its checkpoints to a folder without any, and "
-                f"{str(self._folder)!r} has {found[0].name!r}: call resume_from, or remove it"
+                f"a run writes its checkpoints to a folder without any, or to the one whose "
+                f"checkpoints it goes on from, and {str(self._folder)!r} has {others[0]!r}: call "
+                f"resume_from with this folder before each run, name another, or remove it"
             )
 
     def start_from(self, gmis: Iterable[GMISpec]) -> None:
@@ -82,14 +87,19 @@ class CheckpointStore:
             if spec.state is not None:
                 self.put(spec, Saved(spec.first_step, spec.state))
         if self._folder is not None:
-            known = {self._path(g, s.step) for g, kept in self.history.items() for s in kept}
+            known = {
+                _file(self._folder, gmi_id, saved.step)
+                for gmi_id, kept in self.history.items()
+                for saved in kept
+            }
             for path in self._folder.glob(f"{PREFIX}*{SUFFIX}"):
                 if path not in known:
                     path.unlink()
 
-    def _path(self, gmi_id: int, step: int) -> Path:
-        assert self._folder is not None
-        return self._folder / f"{PREFIX}{gmi_id}_{step}{SUFFIX}"
+
+def files_of(folder: Path, gmis: Iterable[GMISpec]) -> frozenset[Path]:
+    """Returns the files of a folder that `read_history` reads, as absolute paths."""
+    return frozenset(path for spec in gmis for path in _files(folder.resolve(), spec))
 
 
 def read_history(folder: Path, gmis: Sequence[GMISpec]) -> History:
@@ -100,7 +110,7 @@ def read_history(folder: Path, gmis: Sequence[GMISpec]) -> History:
     """
     history: History = {}
     for spec in gmis:
-        found = [_read(path, spec) for path in folder.glob(f"{PREFIX}{spec.gmi_id}_*{SUFFIX}")]
+        found = [_read(path, spec) for path in _files(folder, spec)]
         if found:
             history[spec.gmi_id] = sorted(found, key=lambda saved: saved.step)
     return history
@@ -114,9 +124,12 @@ def resume_points(
 ) -> dict[int, Saved]:
     """Returns what each GMI goes on from, by its id; who is missing starts from the beginning.
 
-    Members of a collective, and of collectives that share members, go on from the newest step that
-    all of them that save have reached. A member that has not saved it (only the first one may save
-    what all have) goes on from what another member of its role has saved.
+    Members of a collective, and of collectives that share members, go on from one step, so that
+    their calls pair up: the newest that all of them that save have reached and of which every role
+    has a state. A member that has not saved it (only the first one may save what all have) goes on
+    from what another member of its role has saved. A role that saves no arrays holds nobody back,
+    and goes on at that step with an empty state. If there is no such step, all of them start from
+    the beginning.
 
     Args:
         gmis: All GMIs.
@@ -127,17 +140,36 @@ def resume_points(
     points: dict[int, Saved] = {}
     for tied in _tied(len(gmis), links):
         savers = [gmi_id for gmi_id in tied if history.get(gmi_id)]
-        staying = [gmi_id for gmi_id in savers if gmi_id not in leaving] or savers
-        if not staying:
+        full = {gmis[g].role for g in savers if any(saved.state for saved in history[g])}
+        savers = [g for g in savers if gmis[g].role in full] or savers
+        step = _common_step(gmis, tied, {g: history[g] for g in savers}, leaving)
+        if step is None:
             continue
-        step = min(history[gmi_id][-1].step for gmi_id in staying)
         own = {g: saved for g in savers for saved in history[g] if saved.step == step}
         for gmi_id in tied:
             role = gmis[gmi_id].role
-            spare = next((own[g] for g in sorted(own) if gmis[g].role == role), None)
-            if (found := own.get(gmi_id, spare)) is not None:
-                points[gmi_id] = found
+            spare = next((own[g] for g in sorted(own) if gmis[g].role == role), Saved(step, {}))
+            points[gmi_id] = own.get(gmi_id, spare)
     return points
+
+
+def _common_step(
+    gmis: Sequence[GMISpec],
+    tied: Sequence[int],
+    history: Mapping[int, Sequence[Saved]],
+    leaving: Collection[int],
+) -> int | None:
+    """The newest step that members who stay have reached and that their roles have saved."""
+    if not history:
+        return None
+    staying = {gmis[gmi_id].role for gmi_id in tied if gmi_id not in leaving}
+    bound = min(history[g][-1].step for g in [g for g in history if g not in leaving] or history)
+    steps: dict[str, set[int]] = {}
+    for gmi_id, kept in history.items():
+        if gmis[gmi_id].role in staying:
+            steps.setdefault(gmis[gmi_id].role, set()).update(saved.step for saved in kept)
+    common = set[int].intersection(*steps.values()) if steps else set()
+    return max((step for step in common if step <= bound), default=None)
 
 
 def _tied(num_gmis: int, links: Sequence[Link]) -> list[list[int]]:
@@ -148,6 +180,14 @@ def _tied(num_gmis: int, links: Sequence[Link]) -> list[list[int]]:
             joined = {label[member] for member in link.members}
             label = [min(joined) if old in joined else old for old in label]
     return [[g for g in range(num_gmis) if label[g] == first] for first in sorted(set(label))]
+
+
+def _file(folder: Path, gmi_id: int, step: int) -> Path:
+    return folder / f"{PREFIX}{gmi_id}_{step}{SUFFIX}"
+
+
+def _files(folder: Path, spec: GMISpec) -> list[Path]:
+    return sorted(folder.glob(f"{PREFIX}{spec.gmi_id}_*{SUFFIX}"))
 
 
 def _arrays(spec: GMISpec, saved: Saved) -> dict[str, np.ndarray]:

@@ -6,7 +6,7 @@ import pytest
 from test_gmi import cluster_of, expected_total, manager_of, no_process_left, summers
 
 from doppler.core.errors import ConfigError, FormatError, WorkerDiedError, WorkerHungError
-from doppler.gmi import GMIManager, Package, Saved
+from doppler.gmi import GMI, GMIManager, Package, Saved
 from doppler.gmi_checkpoints import CheckpointStore, read_history, resume_points
 from doppler.gmi_recovery import links_without, resumed
 from doppler.graphs.collectives import direct, hybrid, ring
@@ -17,6 +17,17 @@ from executor.experience.ring import RingLayout
 from executor.gmi.communication import Channel, Collective, GMISpec, Weights
 
 pytestmark = pytest.mark.timeout(120)
+
+
+class Unsaved(GMI):
+    """Reduces with the group of others, and never saves anything."""
+
+    def run(self, num_episodes, num_steps):
+        for step in range(self.first_step, num_episodes):
+            self.all_reduce(np.full(8, float(step)))
+        return self.first_step, self.state
+
+
 LAST_STEPS = (3, 4)
 """Where GMIs go on after a failure in step 4: a last checkpoint may still have been on its way."""
 
@@ -74,13 +85,44 @@ def test_members_of_a_collective_go_on_from_a_common_step(history, leaving, step
             assert any(point is own for own in history[gmi_id])
 
 
-def test_collectives_that_share_members_tie_all_of_them_but_states_stay_within_a_role():
+@pytest.mark.parametrize(
+    ("history", "leaving", "steps"),
+    [
+        ({0: saved(5), 1: saved(4, 5), 2: saved(4)}, (), {0: 4, 1: 4, 2: 4}),
+        # A role that saves nothing holds nobody back, and goes on at the step of the others.
+        ({0: saved(5), 1: saved(4, 5)}, (), {0: 5, 1: 5, 2: 5}),
+        # Neither does one that saves nothing but the step.
+        ({0: saved(5), 1: saved(4, 5), 2: [Saved(3, {})]}, (), {0: 5, 1: 5, 2: 5}),
+        ({0: [Saved(5, {})], 2: [Saved(3, {}), Saved(5, {})]}, (), {0: 5, 1: 5, 2: 5}),
+        # The critic saves now and then: the trainers have forgotten its step, or have it still.
+        ({0: saved(19, 20), 1: saved(19, 20), 2: saved(15)}, (), {}),
+        ({0: saved(14, 15), 1: saved(15, 16), 2: saved(10, 15)}, (), {0: 15, 1: 15, 2: 15}),
+        # A role that leaves as a whole holds nobody back.
+        ({0: saved(19, 20), 1: saved(19, 20), 2: saved(15)}, (2,), {0: 20, 1: 20, 2: 20}),
+    ],
+)
+def test_tied_members_of_all_roles_go_on_from_one_step_or_from_the_beginning(
+    history, leaving, steps
+):
     gmis = specs("trainer", "trainer", "critic")
     links = [collective(0, 1), collective(1, 2, name="other")]
-    points = resume_points(gmis, links, {0: saved(5), 1: saved(4, 5)})
-    assert {gmi_id: point.step for gmi_id, point in points.items()} == {0: 5, 1: 5}
-    points = resume_points(gmis, links, {0: saved(5), 1: saved(4, 5), 2: saved(4)})
-    assert {gmi_id: point.step for gmi_id, point in points.items()} == {0: 4, 1: 4, 2: 4}
+    points = resume_points(gmis, links, history, leaving)
+    assert {gmi_id: point.step for gmi_id, point in points.items()} == steps
+    if 2 in points and 2 not in history:
+        assert points[2].state == {}  # states stay within a role
+
+
+def test_a_role_that_saves_nothing_holds_nobody_back_the_second_time_either():
+    gmis = specs("trainer", "critic")
+    links = [collective(0, 1)]
+    store = CheckpointStore()
+    store.put(gmis[0], *saved(5))
+    gmis = resumed(gmis, resume_points(gmis, links, store.history))
+    store.start_from(gmis)
+    for checkpoint in saved(6, 7):
+        store.put(gmis[0], checkpoint)
+    points = resume_points(gmis, links, store.history)
+    assert {gmi_id: point.step for gmi_id, point in points.items()} == {0: 7, 1: 7}
 
 
 def test_who_is_left_is_counted_anew():
@@ -179,6 +221,22 @@ def test_all_go_on_from_their_checkpoints_when_one_was_started_again(how):
     assert manager.recoveries == []
 
 
+def test_a_member_of_a_role_that_saves_nothing_goes_on_beside_the_others():
+    manager = manager_of("trainer", "critic", deadline_s=5.0)
+    settings = {"fails": 0, "at": 4, "how": "killed"}
+    manager.add_gmi(gmi_classes.Summer, "trainer", 0, settings)
+    manager.add_gmi(Unsaved, "critic", 1)
+    manager.add_collective("gradient", (0, 1), 8, "float64")
+    manager.on_failure = "restart"
+    total, (first_step, state) = manager.run(10, 0)
+    (recovery,) = manager.recoveries
+    assert total == [2.0 * sum(range(10))] * 8
+    assert first_step == recovery.steps["trainer"]
+    assert first_step in LAST_STEPS
+    assert state == {}
+    assert no_process_left()
+
+
 def test_who_is_left_goes_on_without_the_one_that_failed():
     manager = summers(3, schedule=ring(3), fails=1, at=4, how="killed")
     manager.on_failure = "drop"
@@ -233,6 +291,40 @@ def test_another_process_goes_on_from_the_folder(tmp_path):
     assert list(again.run(10, 0)) == [expected_total(2, 10)] * 2
     steps = {int(path.stem.partition("_")[2]) for path in tmp_path.iterdir()}
     assert steps == {9, 10}
+
+
+def test_a_run_never_erases_checkpoints_that_it_does_not_go_on_from(tmp_path):
+    first, other = tmp_path / "a", tmp_path / "b"
+    for folder in (first, other):
+        manager = summers(2)
+        manager.checkpoint_dir = folder
+        manager.run(3, 0)
+    kept = {path: path.read_bytes() for path in other.iterdir()}
+    again = summers(2)
+    again.resume_from(first)
+    for stranger in (again, summers(2, resume=manager.last_checkpoint())):
+        stranger.checkpoint_dir = other
+        with pytest.raises(ConfigError, match=r"has 'gmi0_2.safetensors': call resume_from"):
+            stranger.run(5, 0)
+        assert {path: path.read_bytes() for path in other.iterdir()} == kept
+    again.resume_from(other)
+    again.checkpoint_dir = first / ".." / "b"
+    assert list(again.run(5, 0)) == [expected_total(2, 5)] * 2
+    with pytest.raises(ConfigError, match="call resume_from"):
+        again.run(5, 0)  # would go back to step 3
+
+
+def test_a_folder_without_a_common_step_is_refused_and_kept(tmp_path):
+    store = CheckpointStore(tmp_path)
+    manager = manager_of("trainer", "critic")
+    for device, role in enumerate(["trainer", "critic"]):
+        manager.add_gmi(gmi_classes.Summer, role, device)
+    manager.add_collective("gradient", (0, 1), 8, "float64")
+    for spec, step in zip(manager.gmis, (20, 15), strict=True):
+        store.put(spec, *saved(step))
+    with pytest.raises(ConfigError, match="no step in common: GMI 0 has 20, GMI 1 has 15"):
+        manager.resume_from(tmp_path)
+    assert len(list(tmp_path.iterdir())) == 2
 
 
 def test_an_unknown_reaction_is_refused():
