@@ -144,7 +144,7 @@ class PPOJobConfig:
                 f"importance must be none in {self.mode.value} mode, where no experience is of "
                 f"older weights, but is {self.importance.value}"
             )
-        if self.c_bar > self.rho_bar:
+        if self.importance is Importance.vtrace and self.c_bar > self.rho_bar:
             raise ConfigError(
                 f"c_bar must be at most rho_bar {self.rho_bar:g}, but is {self.c_bar:g}"
             )

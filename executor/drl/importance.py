@@ -2,9 +2,11 @@
 
 The environments of an asynchronous job act on weights that may be some versions old. Before it is
 learned from, their experience is measured against the policy that is about to be trained, pi: the
-weight of a step is pi(a|x) / mu(a|x), mu the policy that acted. PPO's own ratio is then taken to
-pi, so no step counts more than `rho_bar` times what PPO's clip allows. (PPO's clip alone does not
-bound weights: where the advantage is negative, a large ratio passes.)
+weight of a step is pi(a|x) / mu(a|x), mu the policy that acted, and PPO's own ratio is then taken
+to pi. The advantages that leave here are weighted by at most `rho_bar`; after that PPO normalises
+them by mean and deviation of the batch as it does without weights, so a step of weight 0 ends at
+-mean / deviation, not at 0. (PPO's clip alone does not bound weights: where the advantage is
+negative, a large ratio passes.)
 
 Shape legend: H time steps, N environments.
 

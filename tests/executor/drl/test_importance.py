@@ -200,3 +200,8 @@ def test_refusals(changes, message):
 def test_the_word_survives_json():
     config = SMALL.with_settings({"importance": "vtrace"})
     assert PPOJobConfig.from_dict(config.to_dict()) == config
+
+
+def test_truncated_weights_read_no_c_bar():
+    config = SMALL.with_settings({"importance": "truncated", "rho_bar": 0.5})
+    assert config.rho_bar < config.c_bar
