@@ -139,6 +139,7 @@ class GMIManager(GMISet):
             FormatError: If a file is no checkpoint, or one of another role or class.
             ConfigError: If members of a collective have saved no step in common.
         """
+        read = files_of(folder, self.gmis)
         history = read_history(folder, self.gmis)
         points = resume_points(self.gmis, self._links, history)
         if lost := sorted(history.keys() - points.keys()):
@@ -148,7 +149,7 @@ class GMIManager(GMISet):
                 f"no step in common: {newest}"
             )
         self.gmis = list(resumed(self.gmis, points))
-        self._read = files_of(folder, self.gmis)
+        self._read = read
 
     @property
     def checkpoints(self) -> dict[int, Saved]:
