@@ -11,7 +11,8 @@ returned, never the last):
   leave the rules fewer of the first walks. Trained policies do stage II only if `learn_share` says
   so: the search makes more of the same time. Policies that have seen nothing imitate the best
   plan of a short search in place of the guides, and then do stage II. Policies that did stage II
-  imitate what the last search has found in the end.
+  imitate what the last search has found in the end. Where the scorer declares noise, nobody does:
+  its best plans are lucky ones.
 
 Where the most likely episode does not fit (memory, links), a search for a plan that does comes
 first. Policies that have seen nothing begin with stage I, the imitation of the critical-path
@@ -22,15 +23,18 @@ Source: DOPPLER (arXiv 2505.23131) with the changes of docs/design.md.
 
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 
 import numpy as np
 
+from doppler.core.errors import ConfigError
 from doppler.core.plan import Plan
 from doppler.core.problem import Problem
 from doppler.core.runtime import INFEASIBLE_NS, Scorer
 from doppler.planners.base import Budget
 from doppler.planners.bounds import lower_bounds
+from doppler.planners.elite_trial import imitate_on_trial, probe, spare_trial
 from doppler.planners.evaluator import KernelScorer
 from doppler.planners.guided import explore
 from doppler.planners.guides import GuidedSettings
@@ -40,11 +44,9 @@ from doppler.planners.run_state import (
     Checkpointing,
     RunState,
     StateFolder,
-    Trial,
     describe,
     digest,
     flat,
-    weights_of,
 )
 from doppler.planners.stage_two import new_legs, run_legs
 from doppler.planners.tiny import load_learned
@@ -54,7 +56,6 @@ from doppler.policies.build import build_assignment
 from doppler.policies.config import Learned, PolicyConfig
 from doppler.policies.dual import DualPolicy, policy_inputs
 from doppler.policies.pretrained import load_pretrained
-from doppler.policies.sampling import Temperature
 from doppler.training.config import (
     NOISY,
     ImitationConfig,
@@ -67,15 +68,12 @@ from doppler.training.config import (
 )
 from doppler.training.elites import EliteBuffer
 from doppler.training.imitation import imitate, imitate_elites
-from doppler.training.learner import Learner, make_optimizer, torch_threads
+from doppler.training.learner import Learner, torch_threads
 from doppler.training.metrics import OnRecord, TrainingRecord
 
 SOURCE = "learned"
-PROBE = 16
-PROBE_TEMPERATURE = Temperature(select=0.5, place=0.5)
-PROBE_TIME = 0.1
 STAGE_ONE_TIME = 0.25
-"""Parts of the time left that a probe, stage I and the imitation of elites may take each."""
+"""Part of the time left that stage I and the imitation of elites may take each."""
 AGAIN_SHARE = 0.2
 
 Imitate = Callable[[Learner, ImitationConfig, OnRecord | None, Callable[[], float] | None], None]
@@ -124,7 +122,7 @@ class LearnedPlanner:
         policy: Policies to start from; after a call, the trained ones (for stage III).
         learner: After a call, the state of training, elites included.
         checkpoint: Where the state of a run is kept; a second start with the same settings goes on
-            from there and ends in the same plan.
+            from there and ends in the same plan. Not with a scorer that declares noise.
         on_start: Called once before the first step with the number of records that an earlier
             start has made, 0 for a new run.
         clock: Seconds, for `seconds`.
@@ -151,6 +149,7 @@ class LearnedPlanner:
     _settings: TrainingConfig = field(default_factory=TrainingConfig, init=False, repr=False)
     _state: RunState = field(default_factory=RunState, init=False, repr=False)
     _folder: StateFolder | None = field(default=None, init=False, repr=False)
+    _is_noisy: bool = field(default=False, init=False, repr=False)
 
     def __call__(
         self, problem: Problem, scorer: Scorer, budget: Budget, rng: np.random.Generator
@@ -161,9 +160,17 @@ class LearnedPlanner:
             CapacityError: If no plan that was scored fits in memory.
             PlanError: If no placement obeys pins, kinds, groups and links, or a first plan is one
                 of another problem or has holds.
+            ConfigError: If the state of a run is to be kept where the scorer declares noise, or
+                another run keeps its state in the same folder.
         """
         is_trained = self.policy is not None or self.start is Start.pretrained
-        untrained = TrainingConfig(reinforce=NOISY) if is_noisy(scorer) else TrainingConfig()
+        self._is_noisy = is_noisy(scorer)
+        if self._is_noisy and self.checkpoint is not None:
+            raise ConfigError(
+                "a run whose scorer declares noise cannot be gone on with, as the scorer's "
+                "generator is not part of its state: leave out checkpoint"
+            )
+        untrained = TrainingConfig(reinforce=NOISY) if self._is_noisy else TrainingConfig()
         self._settings = self.training or (TUNED if is_trained else untrained)
         with torch_threads(self._settings.threads):
             return self._plan(problem, scorer, budget, rng, is_trained)
@@ -178,24 +185,24 @@ class LearnedPlanner:
     ) -> Plan:
         first_state, again = rng.bit_generator.state, None
         seconds = self.seconds
-        if is_noisy(scorer) and self.mode is not LearnedMode.greedy:
+        if self._is_noisy and self.mode is not LearnedMode.greedy:
             again = self.halving.within(round(AGAIN_SHARE * budget.calls))
             seconds = None if seconds is None else (1.0 - AGAIN_SHARE) * seconds
         if self.seconds is not None:
             config = self.policy_config if self.policy is None else self.policy.config
             has_kernel = isinstance(scorer, KernelScorer)
             load_learned(LearnedPlanner, self.mode, config, is_trained, has_kernel)
-        bound_ns = lower_bounds(problem, scorer.costs).best_ns if self.on_progress else 0
         evaluator = AnytimeEvaluator(
             problem,
             scorer,
             budget if again is None else Budget(budget.calls - again.calls),
             SOURCE,
             seconds=seconds,
-            bound_ns=bound_ns,
             on_progress=self.on_progress,
             clock=self.clock,
         )
+        if self.on_progress is not None:
+            evaluator.bound_ns = lower_bounds(problem, scorer.costs).best_ns
         learner = self._learner(build_assignment(problem, scorer.costs), rng)
         run = LearnedRun(problem, scorer, evaluator, learner, rng)
         self._state, self._folder = RunState(), None
@@ -211,6 +218,18 @@ class LearnedPlanner:
                 **self.checkpoint.also,
             }
             self._folder = StateFolder(path=self.checkpoint.folder, settings=settings)
+        with nullcontext() if self._folder is None else self._folder.locked():
+            self._go_on(run, is_trained)
+            if again is not None:
+                rounds = in_time(evaluator, again, self.seconds)
+                settle(run, scorer.score, rounds, self.first_plans)
+            self.values_ns["end"] = evaluator.best_ns
+            self._write(run)
+        return evaluator.plan()
+
+    def _go_on(self, run: LearnedRun, is_trained: bool) -> None:
+        """Does the steps that are left."""
+        if self._folder is not None:
             self._state = self._folder.read(run) or self._state
         if self.on_start is not None:
             self.on_start(self._state.records)
@@ -220,27 +239,19 @@ class LearnedPlanner:
             self._state.step = step
             self._write(run)
             steps[step](run)
-        if again is not None and self._state.step < len(steps):
-            settle(run, scorer.score, in_time(evaluator, again, self.seconds))
-        self.values_ns["end"] = evaluator.best_ns
         self._state.step = len(steps)
-        self._write(run)
-        return evaluator.plan()
 
     def _steps(self, is_trained: bool) -> tuple[Callable[[LearnedRun], None], ...]:
         """What is done one after the other; a run goes on with the step that it stopped in."""
         first = (self._greedy,) if is_trained else (self._imitate, self._greedy)
+        begin = (self._samples, self._guide) if is_trained else (self._first_search,)
+        elites = () if is_trained or self._is_noisy else (self._imitate_elites,)
+        last = () if self._is_noisy else (self._learn_from_search,)
         by_mode: dict[LearnedMode, tuple[Callable[[LearnedRun], None], ...]] = {
             LearnedMode.greedy: (),
             LearnedMode.sample: (self._sample,),
             LearnedMode.tune: (self._probe, self._reinforce),
-            LearnedMode.polish: (
-                self._samples if is_trained else self._first_search,
-                self._guide if is_trained else self._imitate_elites,
-                self._reinforce,
-                self._polish,
-                self._learn_from_search,
-            ),
+            LearnedMode.polish: (*begin, *elites, self._reinforce, self._polish, *last),
         }
         return (*first, *by_mode[self.mode])
 
@@ -266,7 +277,7 @@ class LearnedPlanner:
     def _probe(self, run: LearnedRun) -> None:
         """Some colder episodes before stage II."""
         self._part(run, "tune")
-        run.sample(run.evaluator.allow(PROBE, PROBE_TIME), PROBE_TEMPERATURE)
+        probe(run)
 
     def _samples(self, run: LearnedRun) -> None:
         """Episodes of trained policies, before guides round them."""
@@ -288,8 +299,11 @@ class LearnedPlanner:
         evaluator, training = run.evaluator, self._settings
         self._part(run, "polish")
         rules = () if evaluator.is_over else run.score_rules()
-        while not evaluator.is_over:
+        learns = training.learn_share > 0.0 and not self._is_noisy
+        spared = spare_trial(evaluator.remaining) if learns else 0
+        while not evaluator.is_over and evaluator.remaining > spared:
             left = max(1, evaluator.calls_within(1.0 if self.seconds is None else 0.7))
+            left = min(left, evaluator.remaining - spared)
             policies = run.seeds(training.num_seeds, SOURCE)
             run.search(left, (*self.first_plans, *policies, *rules))
             if self.seconds is None:
@@ -298,17 +312,13 @@ class LearnedPlanner:
     def _learn_from_search(self, run: LearnedRun) -> None:
         """What the last search has found returns to policies that learn in this run.
 
-        Its best plan is among the elites by then, and the policies imitate these; no plan is scored
-        for it, and after a deadline nothing is learned. With `learn_share` 0, as trained policies
-        have by default, they stay as they are: they are asked for plans and not to be trained, and
-        whoever plans with them next starts from the same.
+        Its best plan is among the elites by then, and the policies imitate these on trial; after a
+        deadline nothing is learned. With `learn_share` 0, as trained policies have by default, they
+        stay as they are: they are asked for plans and not to be trained, and whoever plans with
+        them next starts from the same.
         """
-        learner = run.learner
-        if self._settings.learn_share == 0.0 or not len(learner.elites):
-            return
-        if not self._state.in_stage:
-            learner.optimizer = make_optimizer(learner.policy)
-        self._stage(run, self._settings.imitation.num_elite_updates, imitate_elites)
+        if self._settings.learn_share > 0.0:
+            self._imitate_now(run)
 
     def _guide(self, run: LearnedRun) -> None:
         """Guides round policies of which both parts learned; an ablation keeps to what it has."""
@@ -337,25 +347,19 @@ class LearnedPlanner:
         return self.learner
 
     def _imitate_elites(self, run: LearnedRun) -> None:
-        """Imitates the elites, unless the policy's episodes get worse by it.
+        """Imitates what the first search has found, where that costs at most half of the rest."""
+        if self._state.trial is not None or spare_trial(run.evaluator.remaining):
+            self._imitate_now(run)
 
-        An elite of another basin may be nothing that the features can tell apart.
-        """
-        learner, state = run.learner, self._state
-        if state.trial is None:
-            if run.evaluator.remaining < 4 * PROBE or not len(learner.elites):
-                return
-            weights = weights_of(learner.policy)
-            state.trial = Trial(weights=weights, value_ns=self._probe_value(run))
-            self._write(run)
-        self._stage(run, self._settings.imitation.num_elite_updates, imitate_elites)
-        if self._probe_value(run) > state.trial.value_ns:
-            learner.policy.load_state_dict(state.trial.weights)
-        state.trial = None
-
-    def _probe_value(self, run: LearnedRun) -> float:
-        """Mean value of a few episodes, infinite for none."""
-        return run.sample(run.evaluator.allow(PROBE, PROBE_TIME), PROBE_TEMPERATURE)
+    def _imitate_now(self, run: LearnedRun) -> None:
+        """Imitates the elites on trial; see `doppler.planners.elite_trial`."""
+        updates = self._settings.imitation.num_elite_updates
+        imitate_on_trial(
+            run,
+            self._state,
+            lambda: self._stage(run, updates, imitate_elites),
+            lambda: self._write(run),
+        )
 
     def _reinforce(self, run: LearnedRun) -> None:
         """Stage II; see `doppler.planners.stage_two`."""

@@ -48,6 +48,7 @@ class AnytimeEvaluator(Evaluator):
 
     Attributes:
         part: What the planner does now, for the progress.
+        bound_ns: The lower bound that progress measures the gap to, 0 for none.
     """
 
     def __init__(
@@ -68,7 +69,7 @@ class AnytimeEvaluator(Evaluator):
         self._clock, self._start = clock, clock()
         self._part_call, self._part_start = self._first_call, 0.0
         self._seconds = seconds
-        self._bound_ns = bound_ns
+        self.bound_ns = bound_ns
         self._on_progress = on_progress
 
     @property
@@ -96,11 +97,11 @@ class AnytimeEvaluator(Evaluator):
         self.part = part
         self._part_call, self._part_start = self._scorer.num_calls, self.elapsed
 
-    def go_on(self, calls: int, seconds: float) -> None:
-        """Counts plans and time that a run before this one has spent of the same budget."""
+    def go_on(self, calls: int, seconds: float, part: str) -> None:
+        """Goes on in a part; plans and time that a run before this one has spent count."""
         self._scorer.num_calls += calls
         self._start -= seconds
-        self.begin(self.part)
+        self.begin(part)
 
     def allow(self, calls: int, share: float) -> "Allowance":
         """Returns a part of the run: `calls` plans at most, and a share of the time left."""
@@ -133,7 +134,7 @@ class AnytimeEvaluator(Evaluator):
         before = self.best_ns
         super().keep(value_ns, placement_V, priority_V)
         if self._on_progress is not None and self.best_ns < before:
-            gap = self.best_ns / self._bound_ns - 1.0 if self._bound_ns else 0.0
+            gap = self.best_ns / self.bound_ns - 1.0 if self.bound_ns else 0.0
             self._on_progress(
                 PlanProgress(
                     part=self.part, simulations=self.simulations, best_ns=self.best_ns, gap=gap

@@ -1,8 +1,8 @@
 """Which plan is best where values carry noise: the last candidates are measured again.
 
 The best of many noisy values is a lucky one. So a part of the budget is kept for the end, and
-candidates (the best plans so far and cold samples of the policies) are measured anew in rounds:
-those with the smaller sums go on and are measured more often (successive halving).
+candidates (the best plans so far, plans handed over and cold samples of the policies) are measured
+anew in rounds: those with the smaller sums go on and are measured more often (successive halving).
 
 Source: Karnin et al. 2013 (sequential halving); Jamieson and Talwalkar 2016.
 """
@@ -14,6 +14,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 
 from doppler.core.errors import ConfigError
+from doppler.core.plan import Plan
 from doppler.core.runtime import Scorer
 from doppler.planners.learned_run import AnytimeEvaluator, LearnedRun
 from doppler.policies.assignment import Ints
@@ -105,28 +106,47 @@ def best_on_average(
     return best, round(sums[best] / measured)
 
 
-def settle(run: LearnedRun, measure: Measure, halving: Halving | None) -> None:
+def settle(
+    run: LearnedRun, measure: Measure, halving: Halving | None, plans: tuple[Plan, ...] = ()
+) -> None:
     """Replaces the best plan of a run, a lucky one, by the candidate that is best on average.
 
     Without rounds, where no plan may be scored any more, the lucky one stays.
+
+    Args:
+        run: The run.
+        measure: Scores plans, with fresh noise each time.
+        halving: Rounds.
+        plans: Candidates beside the best plan, the elites and samples of the policies.
     """
     if halving is None:
         return
-    learner, assignment = run.learner, run.learner.inputs.assignment
-    known = learner.elites.elites[: halving.rounds[0][0]]
+    placements, priorities = run.linked(*_candidates(run, halving.rounds[0][0], plans))
+    if len(placements):
+        best, mean_ns = best_on_average(measure, placements, priorities, halving)
+        run.evaluator.replace(mean_ns, placements[best], priorities[best])
+
+
+def _candidates(run: LearnedRun, count: int, plans: tuple[Plan, ...]) -> tuple[Ints, Ints]:
+    """Returns (placements_BV, priorities_BV): known plans, each once, and then cold samples.
+
+    The best plan of a search or of the list rules need not be an elite, nor a plan handed over.
+    """
+    evaluator, learner, assignment = run.evaluator, run.learner, run.learner.inputs.assignment
+    known = [np.array([plan.placement, plan.priority], dtype=np.int64) for plan in plans]
+    if evaluator.best_placement_V is not None and evaluator.best_priority_V is not None:
+        known.insert(0, np.stack([evaluator.best_placement_V, evaluator.best_priority_V]))
+    if len(learner.elites):
+        episodes = learner.elites.episodes(learner.elites.elites)
+        known.extend(np.stack(assignment.plan_arrays(*episodes), axis=1))
+    distinct = {pair.tobytes(): pair for pair in known}
     cold = learner.policy.sample(
         learner.inputs,
-        max(1, halving.rounds[0][0] - len(known)),
+        max(1, count - len(distinct)),
         learner.rng,
         temperature=COLD,
         threads=learner.threads,
     )
-    orders, devices = cold.orders, cold.devices
-    if known:
-        elites = learner.elites.episodes(known)
-        orders = np.concatenate([elites[0], orders])
-        devices = np.concatenate([elites[1], devices])
-    placements, priorities = run.linked(*assignment.plan_arrays(orders, devices))
-    if len(placements):
-        best, mean_ns = best_on_average(measure, placements, priorities, halving)
-        run.evaluator.replace(mean_ns, placements[best], priorities[best])
+    samples = np.stack(assignment.plan_arrays(cold.orders, cold.devices), axis=1)
+    both = np.stack([*distinct.values(), *samples])  # int64[B, 2, V]
+    return both[:, 0], both[:, 1]

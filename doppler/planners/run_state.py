@@ -5,9 +5,11 @@ plans spent, the best plan, and the step that runs. The planner writes one befor
 after every few updates of stages I and II; a start from it repeats what came after it, bit for bit.
 """
 
+import fcntl
 import hashlib
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -38,10 +40,12 @@ from doppler.training.learner import Learner
 KIND = "doppler.plan_state"
 VERSION = 1
 KEYS = frozenset(
-    {"settings", "step", "calls", "in_stage", "records", "values_ns", "spent", "rng"}
+    {"settings", "step", "part", "calls", "in_stage", "records", "values_ns", "spent", "rng"}
     | {"learner", "best_ns", "trial", "legs"}
 )
 PREFIX = "state-"
+LOCK_FILE = ".lock"
+"""Held by the one run that writes a folder; it stays there, for removing it would let two in."""
 
 Weights = dict[str, Tensor]
 
@@ -149,6 +153,24 @@ class StateFolder:
     path: Path
     settings: dict[str, Any]
 
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keeps every other run out of the folder while the block runs.
+
+        Raises:
+            ConfigError: If another run is in it.
+        """
+        self.path.mkdir(parents=True, exist_ok=True)
+        with (self.path / LOCK_FILE).open("w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise ConfigError(
+                    f"one run at a time keeps its state in a folder, and another one is at work "
+                    f"in {self.path}: wait for it, or name another folder"
+                ) from error
+            yield
+
     def write(self, run: LearnedRun, state: RunState) -> None:
         """Writes a state beside the last one, and then removes that: one is always whole."""
         known = _numbers(self.path)
@@ -168,6 +190,7 @@ class StateFolder:
         content = {
             "settings": self.settings,
             "step": state.step,
+            "part": evaluator.part,
             "calls": state.calls,
             "in_stage": state.in_stage,
             "records": state.records,
@@ -189,7 +212,6 @@ class StateFolder:
         Raises:
             FormatError: If the state is damaged, or of a run with other settings.
         """
-        self.path.mkdir(parents=True, exist_ok=True)
         for torn in self.path.glob(f".{PREFIX}*"):  # a run was killed while it wrote
             shutil.rmtree(torn)
         known = _numbers(self.path)
@@ -264,7 +286,7 @@ def _restored(run: LearnedRun, tensors: Weights, content: dict[str, Any], where:
     restore_learner(run.learner, below(tensors, "learner."), content["learner"], where)
     restore_generator(run.rng, content["rng"], where)
     spent, plan = content["spent"], below(tensors, "plan.")
-    run.evaluator.go_on(int(spent["calls"]), float(spent["seconds"]))
+    run.evaluator.go_on(int(spent["calls"]), float(spent["seconds"]), str(content["part"]))
     if plan:
         run.evaluator.keep(
             int(content["best_ns"]), plan["placement"].numpy(), plan["priority"].numpy()

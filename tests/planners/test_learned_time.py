@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from doppler.core.errors import CapacityError
+from doppler.planners import bounds
 from doppler.planners.base import Budget
 from doppler.planners.learned import TUNED, LearnedPlanner
 from doppler.planners.learned_run import Allowance, AnytimeEvaluator, LearnedRun
@@ -72,6 +73,29 @@ def test_loading_what_is_compiled_does_not_count(monkeypatch):
     learned(pair[0], scorer, MANY, np.random.default_rng(0))
     assert scorer.num_calls > 50  # 10 s pay for 100 plans, in batches of 32
     assert clock.now - 150.0 == pytest.approx(10.0, abs=3.2)
+
+
+def test_the_lower_bound_of_the_progress_takes_time_of_the_run(monkeypatch):
+    clock, pair = Clock(), layered(5)
+    found = bounds.lower_bounds(*pair)
+
+    def slow(*_):
+        clock.now += 4.0
+        return found
+
+    monkeypatch.setattr("doppler.planners.learned.lower_bounds", slow)
+    progress = []
+    learned = LearnedPlanner(
+        mode=LearnedMode.sample,
+        start=Start.pretrained,
+        seconds=10.0,
+        clock=clock,
+        on_progress=progress.append,
+    )
+    scorer = TimedScorer(*pair, clock, 0.1)
+    learned(pair[0], scorer, MANY, np.random.default_rng(0))
+    assert clock.now - 100.0 == pytest.approx(10.0, abs=3.2)
+    assert progress[-1].gap == progress[-1].best_ns / found.best_ns - 1.0
 
 
 @pytest.mark.parametrize("start", list(Start))

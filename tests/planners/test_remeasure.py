@@ -4,9 +4,11 @@ import numpy as np
 import pytest
 
 from doppler.core.errors import ConfigError
+from doppler.planners import annealing
 from doppler.planners.base import Budget
 from doppler.planners.learned import LearnedPlanner
-from doppler.planners.remeasure import Halving, best_on_average
+from doppler.planners.learned_run import AnytimeEvaluator, LearnedRun
+from doppler.planners.remeasure import Halving, best_on_average, settle
 from doppler.policies.config import PolicyConfig
 from doppler.training.config import (
     NOISY,
@@ -122,3 +124,79 @@ def test_a_run_that_has_seen_noise_learns_as_noise_needs_it():
     trained = LearnedPlanner(mode=LearnedMode.sample, start=Start.pretrained)
     trained(pair[0], LuckyScorer(*pair, seed=0), Budget(30), np.random.default_rng(0))
     assert trained._settings.reinforce is not NOISY
+
+
+def test_a_plan_to_begin_from_is_measured_again_however_unlucky_it_was():
+    pair = layered(7)
+    searched = LearnedPlanner(start=Start.pretrained)
+    good = searched(pair[0], SlowScorer(*pair), Budget(800), np.random.default_rng(1))
+
+    class Unlucky(LuckyScorer):
+        """Measures the good plan as ten times as long, once."""
+
+        def __init__(self):
+            super().__init__(*pair, seed=0)
+            self.met = 0
+
+        def score(self, placements_BV, priorities_BV, bounds_B=None):
+            values = np.array(SlowScorer.score(self, placements_BV, priorities_BV))
+            for row, (placement, priority) in enumerate(
+                zip(placements_BV, priorities_BV, strict=True)
+            ):
+                plan = (tuple(map(int, placement)), tuple(map(int, priority)))
+                if plan == (good.placement, good.priority):
+                    self.met += 1
+                    values[row] *= 10 if self.met == 1 else 1
+            return values
+
+    scorer = Unlucky()
+    learned = LearnedPlanner(
+        mode=LearnedMode.sample,
+        policy_config=TINY,
+        training=QUICK,
+        halving=SMALL,
+        first_plans=(good,),
+    )
+    found = learned(pair[0], scorer, Budget(100), np.random.default_rng(0))
+    assert scorer.met == 1 + sum(times for _, times in SMALL.rounds)
+    assert scorer.true(found) <= scorer.true(good)
+
+
+def test_the_best_plan_so_far_is_a_candidate_and_no_plan_twice():
+    pair = layered(5)
+    scorer = SlowScorer(*pair)
+    evaluator = AnytimeEvaluator(pair[0], scorer, Budget(100), "x")
+    learner = LearnedPlanner(mode=LearnedMode.greedy, policy_config=TINY, training=QUICK)
+    first = learner(pair[0], scorer, Budget(1), np.random.default_rng(0))
+    run = LearnedRun(pair[0], scorer, evaluator, learner.learner, np.random.default_rng(0))
+    run.score_plans((first,))
+    best = annealing.plan(pair[0], SlowScorer(*pair), Budget(300), np.random.default_rng(1))
+    run.score_plans((best,))  # as a list rule's: no elite
+    measured = []
+
+    def measure(placements, priorities):
+        measured.append(np.stack([placements, priorities], axis=1))
+        return np.array(scorer.score(placements, priorities))
+
+    settle(run, measure, Halving(((6, 1),)), (first, best))
+    (candidates,) = measured
+    assert candidates[0].tolist() == [list(best.placement), list(best.priority)]
+    assert candidates[1].tolist() == [list(first.placement), list(first.priority)]
+    known = [row.tobytes() for row in candidates]
+    assert known.count(known[0]) == known.count(known[1]) == 1
+    assert len(candidates) == 6
+
+
+@pytest.mark.parametrize("start", list(Start))
+def test_nobody_imitates_lucky_plans(start, monkeypatch):
+    def refuse(*_):
+        raise AssertionError("imitated")
+
+    monkeypatch.setattr("doppler.planners.learned.imitate_elites", refuse)
+    pair = layered(5)
+    scorer = LuckyScorer(*pair, seed=1)
+    learned = LearnedPlanner(start=start, policy_config=TINY, training=QUICK, halving=SMALL)
+    learned(pair[0], scorer, Budget(300), np.random.default_rng(0))
+    scorer.is_noisy = False
+    with pytest.raises(AssertionError, match="imitated"):
+        learned(pair[0], scorer, Budget(300), np.random.default_rng(0))

@@ -10,6 +10,7 @@ import torch
 from doppler.core.errors import ConfigError, FormatError
 from doppler.planners.base import Budget
 from doppler.planners.learned import TUNED, LearnedPlanner
+from doppler.planners.learned_run import AnytimeEvaluator
 from doppler.planners.run_state import PREFIX, Checkpointing
 from doppler.policies.config import PolicyConfig
 from doppler.policies.dual import DualPolicy
@@ -18,6 +19,7 @@ from doppler.training.config import (
     LearnedMode,
     PPOConfig,
     ReinforceConfig,
+    Stage,
     Start,
     TrainingConfig,
 )
@@ -28,11 +30,12 @@ TINY = PolicyConfig(hidden=8, rank=4, rounds=1, head_hidden=8, summary=2)
 QUICK = TrainingConfig(
     imitation=ImitationConfig(num_updates=3, num_elite_updates=3, batch=2),
     reinforce=ReinforceConfig(batch=4, num_elites=5),
-    learn_share=0.3,
+    learn_share=0.1,
     guide_share=0.1,
     restarts=2,
 )
-CALLS = 80
+LARGE = replace(QUICK, reinforce=ReinforceConfig(batch=12, num_elites=5))
+CALLS = 240
 
 
 class StoppedError(Exception):
@@ -78,6 +81,10 @@ def stop_after(planner, number):
     return seen
 
 
+def states(folder):
+    return list(folder.glob(f"{PREFIX}*"))
+
+
 def trained():
     return {"policy": DualPolicy(TINY, seed=0)}
 
@@ -86,7 +93,7 @@ def trained():
     "changes",
     [
         pytest.param(dict, id="polish from scratch"),
-        pytest.param(lambda: {"mode": LearnedMode.tune}, id="tune from scratch"),
+        pytest.param(lambda: {"mode": LearnedMode.tune, "training": LARGE}, id="tune from scratch"),
         pytest.param(trained, id="polish of trained policies"),
         pytest.param(
             lambda: {"training": replace(QUICK, reinforce=PPOConfig(batch=4, epochs=2))}, id="PPO"
@@ -132,7 +139,7 @@ def test_a_run_that_has_ended_gives_its_plan_again_without_work(tmp_path):
     again = make(tmp_path)
     stop_after(again, 0)
     assert end(again) == wanted
-    assert len(list(tmp_path.iterdir())) == 1
+    assert len(states(tmp_path)) == 1
 
 
 def test_a_run_that_is_killed_while_it_writes_goes_on_from_the_state_before(tmp_path):
@@ -141,7 +148,7 @@ def test_a_run_that_is_killed_while_it_writes_goes_on_from_the_state_before(tmp_
     stop_after(first, 5)
     with pytest.raises(StoppedError):
         end(first)
-    (state,) = tmp_path.iterdir()
+    (state,) = states(tmp_path)
     torn = tmp_path / f".{PREFIX}99.123.new"
     torn.mkdir()
     (torn / "tensors.safetensors").write_bytes(b"half")
@@ -164,7 +171,7 @@ def test_a_run_that_is_killed_while_it_writes_goes_on_from_the_state_before(tmp_
             {},
             r"training\.reinforce",
         ),
-        ({}, {"calls": 81}, "budget=80 where this start has 81"),
+        ({}, {"calls": 241}, "budget=240 where this start has 241"),
         ({}, {"seed": 4}, "seed="),
         ({"policy_config": replace(TINY, summary=3)}, {}, "policy="),
         ({"seconds": 5.0}, {}, "seconds=None where this start has 5.0"),
@@ -186,7 +193,7 @@ def test_damaged_states_are_refused(tmp_path):
     stop_after(first, 3)
     with pytest.raises(StoppedError):
         end(first)
-    (state,) = tmp_path.iterdir()
+    (state,) = states(tmp_path)
     document = state / "bundle.json"
     whole = document.read_text()
     for old, new, message in (
@@ -199,6 +206,64 @@ def test_damaged_states_are_refused(tmp_path):
         document.write_text(whole.replace(old, new))
         with pytest.raises(FormatError, match=message):
             end(make(tmp_path))
+
+
+def test_two_runs_do_not_share_a_folder(tmp_path):
+    first, second, seen = make(tmp_path), make(tmp_path), []
+
+    def start_again(record):
+        if not seen:
+            seen.append(record)
+            with pytest.raises(ConfigError, match="one run at a time") as caught:
+                end(second)
+            assert "\n" not in str(caught.value)
+
+    first.on_record = start_again
+    assert end(first) == end(make(None))
+    assert seen
+    assert end(second)["plan"] == end(make(None))["plan"]  # the first has left it
+
+
+def test_a_run_that_fails_leaves_the_folder_to_the_next(tmp_path):
+    first = make(tmp_path)
+    stop_after(first, 3)
+    with pytest.raises(StoppedError):
+        end(first)
+    assert end(make(tmp_path)) == end(make(None))
+
+
+def test_progress_after_a_second_start_names_the_part_that_goes_on(tmp_path, monkeypatch):
+    first = make(tmp_path, every=1)
+    updates = []
+
+    def stop(record):
+        updates.append(record.stage)
+        if updates.count(Stage.simulation) == 2:
+            raise StoppedError
+
+    first.on_record = stop
+    with pytest.raises(StoppedError):
+        end(first)
+    parts = []
+
+    class Noting(AnytimeEvaluator):
+        def go_on(self, calls, seconds, part):
+            super().go_on(calls, seconds, part)
+            parts.append(self.part)
+
+    monkeypatch.setattr("doppler.planners.learned.AnytimeEvaluator", Noting)
+    end(make(tmp_path))
+    assert parts == ["learn"]
+
+
+def test_noise_is_not_kept_and_so_a_run_with_it_is_not_gone_on_with(tmp_path):
+    pair = six_ops()
+    scorer = SlowScorer(*pair)
+    scorer.is_noisy = True
+    with pytest.raises(ConfigError, match="declares noise cannot be gone on with"):
+        make(tmp_path)(pair[0], scorer, Budget(CALLS), np.random.default_rng(0))
+    assert scorer.num_calls == 0
+    assert not list(tmp_path.iterdir())
 
 
 def test_states_are_at_least_one_update_apart():
