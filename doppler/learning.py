@@ -4,7 +4,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +16,7 @@ from doppler.console import View
 from doppler.core.hardware import Hardware, Processor
 from doppler.core.layout import Layout, all_cores_layout, per_core_layout
 from doppler.jobs import baselines, build_any_job
+from doppler.kept_metrics import KeptMetrics
 from doppler.learn_run import LEARNED, Candidate, Clock, LearnRun
 from doppler.metrics_log import MetricsLog, tensorboard_writer
 from doppler.plan_learned import with_stage_two
@@ -167,7 +168,8 @@ def _plan_all(run: LearnRun, layouts: Sequence[Layout], log: MetricsLog, view: V
             other = job_problem(run.job, run.hardware, layout)
             result = plan_problem(other, table.costs(other), "single_device", budget, config.seed)
             run.candidates.append(Candidate(name=layout.name, layout=layout.name, result=result))
-    with view.progress("stages I and II", None) as advance:
+    with ExitStack() as stack:
+        advance = stack.enter_context(view.progress("stages I and II", None))
         words, best = bound_words(problem), ""
 
         def on_progress(progress: PlanProgress) -> None:
@@ -182,16 +184,18 @@ def _plan_all(run: LearnRun, layouts: Sequence[Layout], log: MetricsLog, view: V
 
         run.planner.on_record, run.planner.on_progress = on_record, on_progress
         if config.checkpoint is not None:
-            run.planner.checkpoint = Checkpointing(
-                folder=Path(config.checkpoint), every=config.checkpoint_every
-            )
+            folder = Path(config.checkpoint)
+            kept = stack.enter_context(KeptMetrics(folder, on_record))
+            run.planner.on_start, run.planner.on_record = kept.begin, kept.write
+            run.planner.checkpoint = Checkpointing(folder=folder, every=config.checkpoint_every)
         scorer = make_scorer(problem, costs, threads=SCORING_THREADS)
         start = time.perf_counter()
         rng = np.random.default_rng(config.seed)
         calls = budget - replan_budget(config.training)
         plan = run.planner(problem, scorer, Budget(calls), rng)
         seconds = time.perf_counter() - start
-        run.planner.on_record, run.planner.on_progress, run.planner.checkpoint = None, None, None
+        run.planner.on_record, run.planner.on_progress = None, None
+        run.planner.checkpoint, run.planner.on_start = None, None
     run.planner.training = with_stage_two(TUNED, config.training)  # stage III plans again
     result = summarise(problem, costs, LEARNED, plan, scorer.num_calls, seconds)
     run.candidates.append(Candidate(name=LEARNED, layout=run.layout, result=result))
