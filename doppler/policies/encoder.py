@@ -3,6 +3,9 @@
 Legend: N placed ops, A edges seen from both ends, H hidden, R rank.
 """
 
+import sys
+from pathlib import Path
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -38,6 +41,7 @@ class DirectedConv(MessagePassing):  # type: ignore[misc]
 
     def __init__(self, hidden: int, rank: int, num_edge_features: int) -> None:
         super().__init__(aggr="sum")
+        _remove_generated_source()
         self.rank = rank
         self.lower = nn.Linear(hidden, NUM_RELATIONS * rank, bias=False)
         self.gate = nn.Sequential(
@@ -148,3 +152,10 @@ def z_rows(values: Tensor) -> Tensor:
         return compiled_z_rows(values.flatten(1)).view(values.shape)
     deviation = values.std(dim=0, correction=0) if len(values) > 1 else torch.zeros_like(values[0])
     return (values - values.mean(dim=0)) / (deviation + 1e-3)
+
+
+def _remove_generated_source() -> None:
+    """Removes the file that torch-geometric has loaded the layer's code from and leaves behind."""
+    module = sys.modules.get(f"{__name__}_{DirectedConv.__name__}_propagate")
+    if module is not None and module.__file__ is not None:
+        Path(module.__file__).unlink(missing_ok=True)
