@@ -66,8 +66,8 @@ class GMI:
         rank: Its position in that group.
         settings: What the manager was given for it.
         first_step: Step of the checkpoint that it goes on from, else 0.
-        state: Arrays of that checkpoint, or None; {} if its role had saved nothing while others of its
-            collective go on from a step.
+        state: Arrays of that checkpoint, or None; {} if its role had saved nothing while others of
+            its collective go on from a step.
         attempt: How often all GMIs were started before because some failed, in the same run.
         rng: Random numbers of its own: seed, id and attempt decide them.
     """
