@@ -47,9 +47,7 @@ def cached(**options: Any) -> Callable[[_F], _F]:
 
     def decorate(function: _F) -> _F:
         source = Path(function.__code__.co_filename)
-        # What was edited while this process runs may be loaded in its older state: keep no code.
-        is_kept = last_change(source, project_root()) < LOADED_AT
-        compile_it = numba.njit(cache=is_kept, nogil=True, **options)
+        compile_it = numba.njit(cache=is_as_loaded(source), nogil=True, **options)
         before = numba.config.CACHE_DIR
         numba.config.CACHE_DIR = before or str(code_folder(source))
         try:
@@ -90,23 +88,33 @@ def project_root() -> Path:
     return Path(doppler.__file__).parents[1]
 
 
-def last_change(source: Path, root: Path) -> float:
-    """Returns when the newest of a file and its imports was written, in seconds since 1970."""
-    return max(path.stat().st_mtime for path in imported_files(source, root))
+@functools.cache
+def is_as_loaded(source: Path) -> bool:
+    """True unless a file that decides the code was written while this process runs.
+
+    Such a file may be loaded in its older state, so code that is made with it is not kept.
+    """
+    files = code_files(source, project_root())
+    return max(path.stat().st_mtime for path in files) < LOADED_AT
 
 
 def import_digest(source: Path, root: Path) -> str:
-    """Returns a digest of a file, of everything that it imports, and of all named tuples.
+    """Returns a digest of the files that decide the code of a file's functions.
 
     Args:
         source: A Python file.
         root: Folder of the project's packages; what else lies there is not followed.
     """
     digest = hashlib.sha256()
-    for path in sorted(imported_files(source, root) | _named_tuples(root.resolve())):
+    for path in sorted(code_files(source, root)):
         digest.update(path.as_posix().removeprefix(root.resolve().as_posix()).encode() + b"\0")
         digest.update(path.read_bytes())
     return digest.hexdigest()[:16]
+
+
+def code_files(source: Path, root: Path) -> set[Path]:
+    """Returns a file, everything that it imports, and what defines named tuples."""
+    return imported_files(source, root) | _named_tuples(root.resolve())
 
 
 def imported_files(source: Path, root: Path) -> set[Path]:
@@ -128,6 +136,7 @@ def _named_tuples(root: Path) -> frozenset[Path]:
     return frozenset(path for path in paths if NAMED_TUPLE in path.read_text("utf-8"))
 
 
+@functools.cache
 def _imports(path: Path, folders: tuple[Path, ...]) -> tuple[Path, ...]:
     """What a file imports anywhere in it: our packages below the first folder, else beside."""
     names = set[str]()
