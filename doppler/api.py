@@ -16,7 +16,7 @@ from doppler.core.problem import Objective, Problem
 from doppler.core.trace import Trace
 from doppler.graphs.networkx_import import from_networkx
 from doppler.planners.base import Budget, Planner
-from doppler.planners.bounds import ALL_BOUNDS, QUICK_BOUNDS, LowerBounds, lower_bounds
+from doppler.planners.bounds import LowerBounds, bounds_within, lower_bounds
 from doppler.planners.learned import LearnedPlanner
 from doppler.planners.registry import get_planner
 from doppler.training.config import LearnedMode, Start
@@ -338,8 +338,7 @@ def compare_problem(
             bounds only.
         on_result: Called after each planner.
     """
-    names, effort = (ALL_BOUNDS, bound_effort) if bound_effort else (QUICK_BOUNDS, 1.0)
-    bounds = lower_bounds(problem, costs, names, effort=effort, seed=seed)
+    bounds = bounds_within(problem, costs, bound_effort, seed=seed)
     results: list[PlannerResult] = []
     for name in planners:
         result = plan_problem(problem, costs, name, budget, seed, threads, noise, bounds)

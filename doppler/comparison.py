@@ -16,7 +16,7 @@ from doppler.core.errors import ConfigError
 from doppler.core.problem import Problem
 from doppler.core.serialize import save, write_atomic
 from doppler.graph_config import CompareConfig
-from doppler.planners.bounds import ALL_BOUNDS, QUICK_BOUNDS, bound_words, lower_bounds
+from doppler.planners.bounds import bound_words, bounds_within
 from doppler.results import command_text
 from simulator.noise import Noise
 
@@ -93,8 +93,7 @@ def compare_seeds(
     """
     if not seeds:
         raise ConfigError("planners are compared from at least one seed, and there is none")
-    names, effort = (ALL_BOUNDS, bound_effort) if bound_effort else (QUICK_BOUNDS, 1.0)
-    bounds = lower_bounds(problem, costs, names, effort=effort, seed=seeds[0])
+    bounds = bounds_within(problem, costs, bound_effort, seed=seeds[0])
     spreads: list[PlannerSpread] = []
     for name in planners:
         results: list[PlannerResult] = []

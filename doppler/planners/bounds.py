@@ -144,6 +144,23 @@ def lower_bounds(
     )
 
 
+def bounds_within(problem: Problem, costs: Costs, bound_effort: float, *, seed: int) -> LowerBounds:
+    """Returns the quick bounds, and CP-SAT's too if it may work `bound_effort` > 0 for it.
+
+    Args:
+        problem: What is placed.
+        costs: Times.
+        bound_effort: Deterministic seconds of CP-SAT.
+        seed: CP-SAT's.
+
+    Raises:
+        ConfigError: If CP-SAT may work and OR-Tools is not installed.
+    """
+    if not bound_effort:
+        return lower_bounds(problem, costs, QUICK_BOUNDS)
+    return lower_bounds(problem, costs, ALL_BOUNDS, effort=bound_effort, seed=seed)
+
+
 def bound_words(problem: Problem) -> str:
     """Returns what a gap is to: no percentile has a proven bound, only the run without noise."""
     return "bound without noise" if problem.objective is Objective.p95 else "bound"
