@@ -46,14 +46,12 @@ class GlooAllReduce(ProcessGroupAllReduce):
                 f"this all-reduce is over {self._shape[0]} elements of {self._dtype}, and the "
                 f"array has shape {values.shape} of {values.dtype}"
             )
-        self._reduce(lambda: self._group.allreduce([self._torch.from_numpy(values)]).wait())
+        tensors = [self._torch.from_numpy(values)]
+        self._together(lambda: self._group.allreduce(tensors).wait(), "waiting for gloo")
 
     def _open(self, store: Any, member: int, size: int) -> Any:
         gloo = self._distributed.ProcessGroupGloo
         options = gloo._Options()
         options._devices = [gloo.create_device(interface=INTERFACE)]
         options._timeout = self._timeout
-        try:
-            return gloo(store, member, size, options)
-        except RuntimeError as error:
-            self._peers.blame("connecting by gloo", str(error))
+        return gloo(store, member, size, options)

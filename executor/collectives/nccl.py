@@ -3,18 +3,24 @@
 Not yet run on hardware.
 
 Source: NCCL user guide 2.30 and environment variables (NCCL_MULTI_RANK_GPU_ENABLE from 2.30.3 on;
-NVLink SHARP is invalid between ranks of one GPU); PyTorch documentation, torch.distributed.
+NVLink SHARP is invalid between ranks of one GPU); PyTorch documentation, torch.distributed and
+environment variables of ProcessGroupNCCL (TORCH_NCCL_ASYNC_ERROR_HANDLING).
 """
 
 import os
+from datetime import timedelta
 from typing import Any
 
 from doppler.core.errors import ExecutionError
+from executor.collectives.polled import OpenGroup, PolledGroup
 from executor.collectives.process_group import Meeting, ProcessGroupAllReduce
 from executor.launch.gpus import load_module
+from executor.workers.accelerator import CUDA_DEVICE
 
 SHARING_VERSION = (2, 30, 3)
-REFUSING_VERSION = (2, 5, 0)
+"""The first that documents several ranks on one GPU."""
+OWN_HANDLING = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0"}
+"""torch's watchdog would end the process at a time-out; here the member that failed is named."""
 
 
 def nccl_environment(version: tuple[int, ...], shares_gpu: bool) -> dict[str, str]:
@@ -25,22 +31,66 @@ def nccl_environment(version: tuple[int, ...], shares_gpu: bool) -> dict[str, st
         shares_gpu: True if two members are on one GPU.
 
     Raises:
-        ExecutionError: If this version refuses two members on one GPU.
+        ExecutionError: If this version does not document two members on one GPU.
     """
-    if not shares_gpu or version < REFUSING_VERSION:
-        return {}
-    if version < SHARING_VERSION:
-        text, least = (".".join(map(str, v[:3])) for v in (version, SHARING_VERSION))
-        raise ExecutionError(
-            f"members of one GPU need NCCL {least}, and this torch has {text}: take kernel "
-            f"cuda_ipc, or one member per GPU"
-        )
+    if not shares_gpu:
+        return dict(OWN_HANDLING)
+    check_sharing(version)
     return {
+        **OWN_HANDLING,
         "NCCL_MULTI_RANK_GPU_ENABLE": "1",
         "NCCL_NVLS_ENABLE": "0",
         # Members of one GPU wait for each other in kernels, which must all fit at once.
         "NCCL_MAX_CTAS": "2",
     }
+
+
+def check_sharing(version: tuple[int, ...]) -> None:
+    """Checks that a version of NCCL takes several members on one GPU.
+
+    Raises:
+        ExecutionError: Says which is needed and which this is.
+    """
+    if version < SHARING_VERSION:
+        text, least = (".".join(map(str, v[:3])) for v in (version, SHARING_VERSION))
+        raise ExecutionError(
+            f"members of one GPU need NCCL {least}, and this torch has {text}: take kernel "
+            f"hierarchical, or one member per GPU"
+        )
+
+
+def open_nccl(timeout: timedelta) -> OpenGroup:
+    """Returns what opens a group of NCCL.
+
+    Args:
+        timeout: After this torch's watchdog logs that a call is late.
+    """
+
+    def open_group(store: Any, rank: int, size: int) -> Any:
+        distributed: Any = load_module("torch.distributed")
+        options = distributed.ProcessGroupNCCL.Options()
+        options._timeout = timeout
+        return distributed.ProcessGroupNCCL(store, rank, size, options)
+
+    return open_group
+
+
+def prepare_nccl(shares_gpu: bool) -> None:
+    """Sets what NCCL reads when it starts, but for the caps that the user has set.
+
+    Raises:
+        ExecutionError: As `nccl_environment`.
+    """
+    nccl: Any = load_module("torch.cuda.nccl")
+    needed = nccl_environment(nccl.version()[:3], shares_gpu)
+    if "NCCL_MAX_CTAS" in os.environ:
+        needed.pop("NCCL_MAX_CTAS", None)
+    os.environ.update(needed)
+
+
+def has_nccl(distributed: Any) -> bool:
+    """Returns True if this torch is built with NCCL."""
+    return bool(distributed.is_nccl_available())
 
 
 class NcclAllReduce(ProcessGroupAllReduce):
@@ -56,27 +106,28 @@ class NcclAllReduce(ProcessGroupAllReduce):
 
     def __init__(self, shares_gpu: bool, meeting: Meeting) -> None:
         self._shares_gpu = shares_gpu
-        super().__init__("NCCL", lambda distributed: distributed.is_nccl_available(), meeting)
+        super().__init__("NCCL", has_nccl, meeting)
 
     def all_reduce(self, values: Any) -> None:
         """Replaces `values`, a tensor on this process's GPU, by the sum over all members.
 
         Raises:
-            WorkerDiedError, WorkerHungError: Name the member that failed; the group is broken then.
+            WorkerDiedError, WorkerHungError: Name the member that failed; the group is aborted.
+            ExecutionError: If all have come, and it is not done before the deadline.
         """
+        self._together(lambda: self._group.all_reduce(values), "waiting for NCCL")
 
-        def add_up() -> None:
-            self._group.allreduce([values]).wait()
-            self._torch.cuda.synchronize()
-
-        self._reduce(add_up)
+    def close(self) -> None:
+        """Leaves the group."""
+        if self._group is not None:
+            self._group.abort()
+        super().close()
 
     def _prepare(self) -> None:
-        nccl: Any = load_module("torch.cuda.nccl")
-        os.environ.update(nccl_environment(nccl.version()[:3], self._shares_gpu))
+        prepare_nccl(self._shares_gpu)
 
-    def _open(self, store: Any, member: int, size: int) -> Any:
-        """Returns the group; NCCL itself connects in the first call."""
-        options = self._distributed.ProcessGroupNCCL.Options()
-        options._timeout = self._timeout
-        return self._distributed.ProcessGroupNCCL(store, member, size, options)
+    def _open(self, store: Any, member: int, size: int) -> PolledGroup:
+        group = PolledGroup("NCCL", open_nccl(2 * self._timeout), self._peers)
+        first = self._torch.zeros(1, device=CUDA_DEVICE)
+        group.open(store, member, size, first, self._join_deadline_ns)
+        return group

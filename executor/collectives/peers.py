@@ -10,7 +10,7 @@ import mmap
 import os
 import select
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -150,6 +150,41 @@ class Peers:
                 break
         self._nap_until(word, value, peer, what, start_ns)
 
+    def wait_for(
+        self, is_done: Callable[[], bool], what: str, deadline_ns: int | None = None
+    ) -> None:
+        """Returns when something is done that other members take part in.
+
+        Args:
+            is_done: Says so at once, without waiting.
+            what: What is awaited, in words.
+            deadline_ns: The longest wait; None = that of the options.
+
+        Raises:
+            WorkerDiedError: If a member has died; names it.
+            WorkerHungError: If the deadline has passed and a member has not come; names it.
+            ExecutionError: If the deadline has passed and all have come.
+        """
+        limit_ns = self._options.deadline_ns if deadline_ns is None else deadline_ns
+        start_ns = time.monotonic_ns()
+        spin_until_ns = start_ns + self._spin_ns
+        yield_until_ns = spin_until_ns + self._options.yield_ns
+        while not is_done():
+            now_ns = time.monotonic_ns()
+            if now_ns < spin_until_ns:
+                continue
+            if now_ns < yield_until_ns:
+                os.sched_yield()
+                continue
+            self._look_at_peers(what)
+            if now_ns - start_ns > limit_ns:
+                self.blame(what, f"it was not done within {limit_ns / 1e9:g} s")
+            time.sleep(self._options.nap_ns / 1e9)
+
+    def has_entered(self, peer: int, call: int) -> bool:
+        """Returns True if a member has entered a call."""
+        return int(self._words[self._pids[peer] + 2]) >= call
+
     def blame(self, what: str, reason: str) -> NoReturn:
         """Says whose fault it is that a call of another library has failed or timed out.
 
@@ -184,17 +219,21 @@ class Peers:
     def _nap_until(self, word: int, value: int, peer: int, what: str, start_ns: int) -> None:
         nap_s = self._options.nap_ns / 1e9
         while self._words[word] < value:
-            self._check_state(what)
-            for pidfd, _ in self._poller.poll(0):
-                dead = self._pidfds[pidfd]
-                if self._words[self._pids[dead] + 1] >= self._call:  # it had done its part
-                    continue
-                self._break(DIED, dead)
-                self._check_state(what)
+            self._look_at_peers(what)
             if time.monotonic_ns() - start_ns > self._options.deadline_ns:
                 self._break(HUNG, peer)
                 self._check_state(what)
             time.sleep(nap_s)
+
+    def _look_at_peers(self, what: str) -> None:
+        """Raises if the group is broken or a member has died within the call."""
+        self._check_state(what)
+        for pidfd, _ in self._poller.poll(0):
+            dead = self._pidfds[pidfd]
+            if self._words[self._pids[dead] + 1] >= self._call:  # it had done its part
+                continue
+            self._break(DIED, dead)
+            self._check_state(what)
 
     def _watch(self, peer: int, pid: int) -> None:
         try:

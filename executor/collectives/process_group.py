@@ -63,21 +63,28 @@ class ProcessGroupAllReduce:
         self._prepare()
         options = meeting.options
         self._timeout = timedelta(microseconds=options.deadline_ns / 1000)
+        self._join_deadline_ns = options.join_deadline_ns
         self._peers = Peers(meeting.memory, meeting.base, meeting.names, meeting.member, options)
         self._store = meeting.store
         self._group: Any = None
         self._call = 0
 
     def join(self) -> None:
-        """Meets the other members and opens the group.
+        """Meets the other members and opens the group, which counts as the first call.
 
         Raises:
-            WorkerHungError, WorkerDiedError: As `Peers.join`.
+            WorkerHungError, WorkerDiedError: As `Peers.join`; or as a call.
+            ExecutionError: If all are there and the group cannot be opened.
         """
         self._peers.join()
-        distributed, (path, name) = self._distributed, self._store
-        store = distributed.PrefixStore(name, distributed.FileStore(path, -1))
-        self._group = self._open(store, self._peers.member, len(self._peers.names))
+
+        def open_group() -> None:
+            distributed, (path, name) = self._distributed, self._store
+            store = distributed.PrefixStore(name, distributed.FileStore(path, -1))
+            store.set_timeout(self._timeout)
+            self._group = self._open(store, self._peers.member, len(self._peers.names))
+
+        self._together(open_group, f"opening {self._back_end}")
 
     def close(self) -> None:
         """Leaves the group."""
@@ -91,12 +98,19 @@ class ProcessGroupAllReduce:
         """Returns the group that the members have met in."""
         raise NotImplementedError(f"{type(self).__name__} opens its own group")
 
-    def _reduce(self, add_up: Callable[[], None]) -> None:
-        """Runs one call among all members; names the member that fails."""
-        self._call += 1
-        self._peers.enter(self._call)
+    def _together(self, act: Callable[[], None], what: str, num_calls: int = 1) -> None:
+        """Does something among all members; names the member that fails.
+
+        Args:
+            act: This member's part.
+            what: That in words.
+            num_calls: Numbers of calls that it takes; `act` may enter the later ones itself.
+        """
+        call = self._call + 1
+        self._call += num_calls
+        self._peers.enter(call)
         try:
-            add_up()
+            act()
         except RuntimeError as error:
-            self._peers.blame(f"waiting for {self._back_end}", str(error))
+            self._peers.blame(what, str(error))
         self._peers.leave(self._call)

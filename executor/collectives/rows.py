@@ -18,6 +18,7 @@ from typing import Any
 
 from doppler.core.errors import ExecutionError
 from executor.channels import check_memory_order
+from executor.collectives.polled import Fence
 from executor.collectives.process_group import Meeting, ProcessGroupAllReduce
 from executor.launch.gpus import load_module
 
@@ -33,19 +34,17 @@ class RowsAllReduce(ProcessGroupAllReduce):
 
     Args:
         open_rows: Makes this member's rows and opens those of the others.
-        synchronize: Returns when all work on the rows has ended.
+        fence: Marks the work on the rows that was started so far.
         meeting: Where the members meet.
 
     Raises:
         ExecutionError: If the machine's store order does not suffice, or torch has no stores.
     """
 
-    def __init__(
-        self, open_rows: OpenRows, synchronize: Callable[[], None], meeting: Meeting
-    ) -> None:
+    def __init__(self, open_rows: OpenRows, fence: Fence, meeting: Meeting) -> None:
         check_memory_order()
         super().__init__("shared rows", lambda _: True, meeting)
-        self._open_rows, self._synchronize = open_rows, synchronize
+        self._open_rows, self._fence = open_rows, fence
 
     def all_reduce(self, values: Any) -> None:
         """Replaces `values` by the sum over all members.
@@ -65,8 +64,9 @@ class RowsAllReduce(ProcessGroupAllReduce):
             )
         turn = (self._call + 1) % 2
         own[turn].copy_(values)
-        self._synchronize()
-        self._reduce(lambda: self._add_up(values, turn))  # which says that the row is written
+        self._finish("copying to its row")
+        # Entering the call says that the row is written.
+        self._together(lambda: self._add_up(values, turn), "waiting for shared rows")
 
     def _open(self, store: Store, member: int, size: int) -> Sequence[Any]:
         return self._open_rows(store, member, size)
@@ -77,7 +77,10 @@ class RowsAllReduce(ProcessGroupAllReduce):
         values.copy_(self._group[0][turn])
         for row in self._group[1:]:
             values.add_(row[turn])
-        self._synchronize()
+        self._finish("adding rows")
+
+    def _finish(self, what: str) -> None:
+        self._peers.wait_for(self._fence(), what)
 
 
 def cuda_ipc_rows(num_elements: int, dtype: str, device: str) -> OpenRows:
@@ -89,8 +92,7 @@ def cuda_ipc_rows(num_elements: int, dtype: str, device: str) -> OpenRows:
     def open_rows(store: Store, member: int, num_members: int) -> list[Any]:
         torch: Any = load_module("torch")
         reductions: Any = load_module("torch.multiprocessing.reductions")
-        own = torch.zeros((2, num_elements), dtype=getattr(torch, dtype), device=device)
-        torch.cuda.synchronize()
+        own = torch.empty((2, num_elements), dtype=getattr(torch, dtype), device=device)
         store.set(f"rows{member}", pickle.dumps(reductions.reduce_tensor(own)))
         rows = []
         for other in range(num_members):
@@ -116,7 +118,9 @@ def symmetric_rows(num_elements: int, dtype: str, device: str) -> OpenRows:
             raise ExecutionError(
                 "a GMI has one collective by symmetric memory, and this is another"
             )
-        distributed.init_process_group("gloo", store=store, rank=member, world_size=num_members)
+        distributed.init_process_group(
+            "gloo", store=store, rank=member, world_size=num_members, timeout=store.timeout
+        )
         kind = getattr(torch, dtype)
         own = symmetric.empty((2, num_elements), dtype=kind, device=device)
         handle = symmetric.rendezvous(own, distributed.group.WORLD)

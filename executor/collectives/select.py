@@ -7,10 +7,10 @@ from executor.collectives.gloo import GlooAllReduce
 from executor.collectives.kernels import AllReduce, CollectiveKernel
 from executor.collectives.nccl import NcclAllReduce
 from executor.collectives.peers import WaitOptions
+from executor.collectives.polled import cuda_fence
 from executor.collectives.process_group import Meeting
 from executor.collectives.rows import RowsAllReduce, cuda_ipc_rows, symmetric_rows
 from executor.collectives.shared import AllReduceLayout, SharedAllReduce
-from executor.launch.gpus import load_module
 from executor.workers.accelerator import CUDA_DEVICE
 
 
@@ -52,6 +52,4 @@ def open_all_reduce(
     if kernel is CollectiveKernel.nccl:
         return NcclAllReduce(shares_gpu, meeting)
     rows = cuda_ipc_rows if kernel is CollectiveKernel.cuda_ipc else symmetric_rows
-    torch = load_module("torch")
-    assert torch is not None
-    return RowsAllReduce(rows(length, dtype, CUDA_DEVICE), torch.cuda.synchronize, meeting)
+    return RowsAllReduce(rows(length, dtype, CUDA_DEVICE), cuda_fence, meeting)

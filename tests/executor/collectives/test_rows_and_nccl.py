@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,8 +12,9 @@ import torch
 from doppler.core.errors import ExecutionError
 from executor.collectives.available import collective_findings, probe_collectives
 from executor.collectives.kernels import AllReduce, CollectiveKernel
-from executor.collectives.nccl import NcclAllReduce, nccl_environment
+from executor.collectives.nccl import NcclAllReduce, nccl_environment, prepare_nccl
 from executor.collectives.peers import WaitOptions, peers_bytes
+from executor.collectives.polled import cuda_fence, host_fence
 from executor.collectives.process_group import Meeting
 from executor.collectives.rows import RowsAllReduce, cuda_ipc_rows, symmetric_rows
 from executor.launch.gpus import GpuInventory, read_gpus
@@ -48,7 +50,7 @@ class Place:
         meeting = Meeting(
             memory=self.memory, member=member, names=names, store=store, options=QUICK
         )
-        return RowsAllReduce(self.open_rows, lambda: None, meeting)
+        return RowsAllReduce(self.open_rows, host_fence, meeting)
 
     def close(self):
         os.close(self.store_fd)
@@ -118,19 +120,38 @@ def test_another_tensor_is_refused():
     [
         ((2, 30, 3), False, {}),
         ((2, 27, 5), False, {}),
-        ((2, 4, 8), True, {}),
-        (
-            (2, 30, 7),
-            True,
-            {"NCCL_MULTI_RANK_GPU_ENABLE": "1", "NCCL_NVLS_ENABLE": "0", "NCCL_MAX_CTAS": "2"},
+        *(
+            (
+                version,
+                True,
+                {"NCCL_MULTI_RANK_GPU_ENABLE": "1", "NCCL_NVLS_ENABLE": "0", "NCCL_MAX_CTAS": "2"},
+            )
+            for version in ((2, 30, 3), (2, 30, 7))
         ),
     ],
 )
 def test_what_nccl_needs(version, shares, expected):
-    assert nccl_environment(version, shares) == expected
+    handling = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0"}
+    assert nccl_environment(version, shares) == {**handling, **expected}
 
 
-@pytest.mark.parametrize("version", [(2, 5, 6), (2, 28, 9), (2, 30, 2)])
+@pytest.mark.parametrize(("chosen", "expected"), [(None, "2"), ("8", "8")])
+def test_a_cap_that_the_user_has_set_is_kept(monkeypatch, chosen, expected):
+    monkeypatch.setattr(
+        "executor.collectives.nccl.load_module",
+        lambda name: SimpleNamespace(version=lambda: (2, 30, 7)),
+    )
+    for name in (*nccl_environment((2, 30, 7), True), "NCCL_MAX_CTAS"):
+        monkeypatch.setenv(name, "unset")
+        monkeypatch.delenv(name)
+    if chosen is not None:
+        monkeypatch.setenv("NCCL_MAX_CTAS", chosen)
+    prepare_nccl(shares_gpu=True)
+    assert os.environ["NCCL_MAX_CTAS"] == expected
+    assert os.environ["NCCL_MULTI_RANK_GPU_ENABLE"] == "1"
+
+
+@pytest.mark.parametrize("version", [(2, 4, 8), (2, 5, 6), (2, 28, 9), (2, 30, 2)])
 def test_versions_that_refuse_two_members_on_one_gpu(version):
     text = ".".join(map(str, version))
     with pytest.raises(ExecutionError, match=rf"need NCCL 2\.30\.3, and this torch has {text}"):
@@ -179,7 +200,7 @@ def gpu_work(kernel, memory, store_fd, count):
         else:
             ipc = kernel is CollectiveKernel.cuda_ipc
             rows = (cuda_ipc_rows if ipc else symmetric_rows)(LENGTH, "float32", "cuda:0")
-            end = RowsAllReduce(rows, torch.cuda.synchronize, meeting)
+            end = RowsAllReduce(rows, cuda_fence, meeting)
         end.join()
         values = torch.full((LENGTH,), float(member + 1), device="cuda:0")
         end.all_reduce(values)
