@@ -5,13 +5,22 @@ from typing import Any, Protocol, runtime_checkable
 
 
 class CollectiveKernel(enum.Enum):
-    """What does an all-reduce: the first two on numpy arrays, the others on tensors of a GPU."""
+    """What does an all-reduce: the first two on numpy arrays, the others on tensors of a GPU.
+
+    `hierarchical` is local reduce and leader ring: mapped memory within a GPU, NCCL between them.
+    """
 
     shared_memory = "shared_memory"
     gloo = "gloo"
     nccl = "nccl"
     cuda_ipc = "cuda_ipc"
     symmetric_memory = "symmetric_memory"
+    hierarchical = "hierarchical"
+
+    @property
+    def on_gpu(self) -> bool:
+        """True if arrays are tensors of a GPU."""
+        return self not in (CollectiveKernel.shared_memory, CollectiveKernel.gloo)
 
 
 @runtime_checkable

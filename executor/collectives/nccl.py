@@ -12,7 +12,7 @@ from datetime import timedelta
 from typing import Any
 
 from doppler.core.errors import ExecutionError
-from executor.collectives.polled import OpenGroup, PolledGroup
+from executor.collectives.polled import Library, PolledGroup
 from executor.collectives.process_group import Meeting, ProcessGroupAllReduce
 from executor.launch.gpus import load_module
 from executor.workers.accelerator import CUDA_DEVICE
@@ -59,24 +59,8 @@ def check_sharing(version: tuple[int, ...]) -> None:
         )
 
 
-def open_nccl(timeout: timedelta) -> OpenGroup:
-    """Returns what opens a group of NCCL.
-
-    Args:
-        timeout: After this torch's watchdog logs that a call is late.
-    """
-
-    def open_group(store: Any, rank: int, size: int) -> Any:
-        distributed: Any = load_module("torch.distributed")
-        options = distributed.ProcessGroupNCCL.Options()
-        options._timeout = timeout
-        return distributed.ProcessGroupNCCL(store, rank, size, options)
-
-    return open_group
-
-
 def prepare_nccl(shares_gpu: bool) -> None:
-    """Sets what NCCL reads when it starts, but for the caps that the user has set.
+    """Sets what NCCL reads when it starts, but for a cap on its blocks that the user has set.
 
     Raises:
         ExecutionError: As `nccl_environment`.
@@ -88,9 +72,31 @@ def prepare_nccl(shares_gpu: bool) -> None:
     os.environ.update(needed)
 
 
-def has_nccl(distributed: Any) -> bool:
-    """Returns True if this torch is built with NCCL."""
-    return bool(distributed.is_nccl_available())
+def nccl_library(shares_gpu: bool, deadline_ns: int) -> Library:
+    """Returns what opens groups of NCCL.
+
+    Args:
+        shares_gpu: True if two members are on one GPU.
+        deadline_ns: Of a call; torch's watchdog logs one that takes twice as long.
+    """
+
+    def open_group(store: Any, rank: int, size: int) -> Any:
+        distributed: Any = load_module("torch.distributed")
+        options = distributed.ProcessGroupNCCL.Options()
+        options._timeout = timedelta(microseconds=2 * deadline_ns / 1000)
+        return distributed.ProcessGroupNCCL(store, rank, size, options)
+
+    def first() -> Any:
+        torch: Any = load_module("torch")
+        return torch.zeros(1, device=CUDA_DEVICE)
+
+    return Library(
+        title="NCCL",
+        is_available=lambda distributed: bool(distributed.is_nccl_available()),
+        prepare=lambda: prepare_nccl(shares_gpu),
+        open_group=open_group,
+        first=first,
+    )
 
 
 class NcclAllReduce(ProcessGroupAllReduce):
@@ -105,8 +111,8 @@ class NcclAllReduce(ProcessGroupAllReduce):
     """
 
     def __init__(self, shares_gpu: bool, meeting: Meeting) -> None:
-        self._shares_gpu = shares_gpu
-        super().__init__("NCCL", has_nccl, meeting)
+        self._library = nccl_library(shares_gpu, meeting.options.deadline_ns)
+        super().__init__(self._library.title, self._library.is_available, meeting)
 
     def all_reduce(self, values: Any) -> None:
         """Replaces `values`, a tensor on this process's GPU, by the sum over all members.
@@ -124,10 +130,9 @@ class NcclAllReduce(ProcessGroupAllReduce):
         super().close()
 
     def _prepare(self) -> None:
-        prepare_nccl(self._shares_gpu)
+        self._library.prepare()
 
     def _open(self, store: Any, member: int, size: int) -> PolledGroup:
-        group = PolledGroup("NCCL", open_nccl(2 * self._timeout), self._peers)
-        first = self._torch.zeros(1, device=CUDA_DEVICE)
-        group.open(store, member, size, first, self._join_deadline_ns)
+        group = PolledGroup(self._library, self._peers)
+        group.open(store, member, size, self._join_deadline_ns)
         return group

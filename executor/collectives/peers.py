@@ -185,6 +185,10 @@ class Peers:
         """Returns True if a member has entered a call."""
         return int(self._words[self._pids[peer] + 2]) >= call
 
+    def has_left(self, peer: int, call: int) -> bool:
+        """Returns True if a member has left a call."""
+        return int(self._words[self._pids[peer] + 1]) >= call
+
     def blame(self, what: str, reason: str) -> NoReturn:
         """Says whose fault it is that a call of another library has failed or timed out.
 

@@ -11,6 +11,7 @@ Source: PyTorch documentation, torch.cuda.Event (`record`, `query`) and torch.di
 import contextlib
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from executor.collectives.peers import Peers
@@ -20,6 +21,27 @@ Fence = Callable[[], Callable[[], bool]]
 """fence() marks the work that was started so far; what it returns says whether that has ended."""
 OpenGroup = Callable[[Any, int, int], Any]
 """open_group(store, rank, size) -> torch's process group of these members."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Library:
+    """What opens process groups.
+
+    Attributes:
+        title: Its name, for messages.
+        is_available: is_available(torch.distributed), True if this torch has it.
+        prepare: Sets what it reads when it starts; raises if it refuses the members.
+        open_group: Opens a group; may block while it connects.
+        first: Makes a tensor of one element, for the first call.
+    """
+
+    title: str
+    is_available: Callable[[Any], bool]
+    prepare: Callable[[], None]
+    open_group: OpenGroup
+    first: Callable[[], Any]
+
+
 ABORT_S = 5.0
 """An abort that takes longer is left to the end of the process."""
 _aborted: list[Any] = []
@@ -44,16 +66,15 @@ class PolledGroup:
     """A process group of a library, whose calls are polled while the members are watched.
 
     Args:
-        title: The library, for messages.
-        open_group: Opens the group; may block while it connects.
+        library: Opens it.
         peers: The members; some of them belong to the group.
     """
 
-    def __init__(self, title: str, open_group: OpenGroup, peers: Peers) -> None:
-        self._title, self._open_group, self._peers = title, open_group, peers
+    def __init__(self, library: Library, peers: Peers) -> None:
+        self._library, self._peers = library, peers
         self._group: Any = None
 
-    def open(self, store: Any, rank: int, size: int, first: Any, deadline_ns: int) -> None:
+    def open(self, store: Any, rank: int, size: int, deadline_ns: int) -> None:
         """Connects, and makes a first all-reduce: NCCL connects in it.
 
         Both may block, so a thread of its own does them; it is left behind if they never end.
@@ -62,26 +83,28 @@ class PolledGroup:
             store: Where the group's members find each other.
             rank: Of this member in the group.
             size: Members of the group.
-            first: Tensor of one element.
             deadline_ns: The longest wait.
 
         Raises:
             WorkerDiedError, WorkerHungError, ExecutionError: As `Peers.wait_for`; or the library
                 raised, and this is whose fault it is (`Peers.blame`). The group is aborted then.
         """
+        first = self._library.first()
         works: list[Any] = []
         errors: list[BaseException] = []
 
         def connect() -> None:
             try:
-                self._group = self._open_group(store, rank, size)
+                self._group = self._library.open_group(store, rank, size)
                 works.append(self._group.allreduce([first]))
             except BaseException as error:
                 errors.append(error)
 
-        thread = threading.Thread(target=connect, name=f"{self._title} connects", daemon=True)
+        thread = threading.Thread(
+            target=connect, name=f"{self._library.title} connects", daemon=True
+        )
         thread.start()
-        what = f"connecting by {self._title}"
+        what = f"connecting by {self._library.title}"
         with self._guarded(what):
             self._peers.wait_for(lambda: not thread.is_alive(), what, deadline_ns)
             if errors:
@@ -94,7 +117,7 @@ class PolledGroup:
         Raises:
             WorkerDiedError, WorkerHungError, ExecutionError: As `open`.
         """
-        what = f"waiting for {self._title}"
+        what = f"waiting for {self._library.title}"
         with self._guarded(what):
             self._finish(self._group.allreduce([values]), what, None)
 
@@ -109,7 +132,7 @@ class PolledGroup:
             with contextlib.suppress(RuntimeError):  # a library that has no abort
                 group.abort()
 
-        thread = threading.Thread(target=stop, name=f"{self._title} aborts", daemon=True)
+        thread = threading.Thread(target=stop, name=f"{self._library.title} aborts", daemon=True)
         thread.start()
         thread.join(ABORT_S)
 

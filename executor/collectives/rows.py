@@ -27,6 +27,8 @@ OpenRows = Callable[[Store, int, int], Sequence[Any]]
 """open_rows(store, member, num_members) -> every member's rows, tensors [2, num_elements]."""
 OVERLAP_VARIABLE = "TORCH_SYMM_MEM_ALLOW_OVERLAPPING_DEVICES"
 """Every worker calls its GPU cuda:0, which torch takes for one device that is used twice."""
+_rows_here: dict[int, Any] = {}
+"""Rows that this process has shared, by identity; they live as long as it: others map them."""
 
 
 class RowsAllReduce(ProcessGroupAllReduce):
@@ -86,22 +88,29 @@ class RowsAllReduce(ProcessGroupAllReduce):
 def cuda_ipc_rows(num_elements: int, dtype: str, device: str) -> OpenRows:
     """Returns what opens rows by CUDA IPC: every member maps the memory of the others.
 
-    Handles go through the store as pickles between processes of one run.
+    Handles go through the store as pickles between processes of one run, one per reader, because
+    torch counts who has opened it. A process cannot map its own memory: members that share one
+    (green contexts) hand each other the tensor.
     """
 
     def open_rows(store: Store, member: int, num_members: int) -> list[Any]:
         torch: Any = load_module("torch")
         reductions: Any = load_module("torch.multiprocessing.reductions")
         own = torch.empty((2, num_elements), dtype=getattr(torch, dtype), device=device)
-        store.set(f"rows{member}", pickle.dumps(reductions.reduce_tensor(own)))
-        rows = []
-        for other in range(num_members):
-            if other == member:
-                rows.append(own)
+        others = [other for other in range(num_members) if other != member]
+        _rows_here[id(own)] = own
+        for other in others:
+            handle = pickle.dumps(reductions.reduce_tensor(own))
+            store.set(f"{member} to {other}", pickle.dumps((os.getpid(), id(own), handle)))
+        rows = {member: own}
+        for other in others:
+            pid, key, handle = pickle.loads(store.get(f"{other} to {member}"))
+            if pid == os.getpid():
+                rows[other] = _rows_here[key]
             else:
-                rebuild, arguments = pickle.loads(store.get(f"rows{other}"))
-                rows.append(rebuild(*arguments))
-        return rows
+                rebuild, arguments = pickle.loads(handle)
+                rows[other] = rebuild(*arguments)
+        return [rows[other] for other in range(num_members)]
 
     return open_rows
 

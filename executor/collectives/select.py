@@ -4,8 +4,9 @@ import mmap
 from collections.abc import Sequence
 
 from executor.collectives.gloo import GlooAllReduce
+from executor.collectives.hierarchical import HierarchicalAllReduce
 from executor.collectives.kernels import AllReduce, CollectiveKernel
-from executor.collectives.nccl import NcclAllReduce
+from executor.collectives.nccl import NcclAllReduce, nccl_library
 from executor.collectives.peers import WaitOptions
 from executor.collectives.polled import cuda_fence
 from executor.collectives.process_group import Meeting
@@ -23,7 +24,7 @@ def open_all_reduce(
     names: Sequence[str],
     store: tuple[str, str],
     options: WaitOptions,
-    shares_gpu: bool,
+    parents: Sequence[str],
 ) -> AllReduce:
     """Returns a member's end.
 
@@ -36,7 +37,7 @@ def open_all_reduce(
         names: Name of each member.
         store: File through which the members of a library's group meet, with the group's name.
         options: How members are waited for.
-        shares_gpu: True if two members are cut from one GPU.
+        parents: Processor that each member is cut from.
 
     Raises:
         ExecutionError: If torch or its libraries cannot do it; says what is missing.
@@ -50,6 +51,16 @@ def open_all_reduce(
     if kernel is CollectiveKernel.gloo:
         return GlooAllReduce(length, dtype, meeting)
     if kernel is CollectiveKernel.nccl:
-        return NcclAllReduce(shares_gpu, meeting)
+        return NcclAllReduce(len(set(parents)) < len(parents), meeting)
+    if kernel is CollectiveKernel.hierarchical:
+        return HierarchicalAllReduce(
+            parents,
+            length,
+            dtype,
+            cuda_ipc_rows(length, dtype, CUDA_DEVICE),
+            cuda_fence,
+            nccl_library(False, options.deadline_ns),
+            meeting,
+        )
     rows = cuda_ipc_rows if kernel is CollectiveKernel.cuda_ipc else symmetric_rows
     return RowsAllReduce(rows(length, dtype, CUDA_DEVICE), cuda_fence, meeting)

@@ -96,7 +96,7 @@ def _open_end(
             [begin.gmis[member].title for member in link.members],
             (f"/proc/self/fd/{begin.store_fd}", link.name),
             WaitOptions(deadline_ns=begin.deadline_ns),
-            _shares_gpu(begin, link),
+            [begin.gmis[member].device.parent for member in link.members],
         )
     if isinstance(link, Channel):
         if own in link.producers:
@@ -117,12 +117,6 @@ def _open_end(
     if own == link.publisher:
         return WeightPublisher(memory, base, link.num_bytes)
     return WeightReader(memory, base, link.num_bytes) if own in link.readers else None
-
-
-def _shares_gpu(begin: Begin, link: Collective) -> bool:
-    """True if two members of a collective are cut from one processor."""
-    parents = [begin.gmis[member].device.parent for member in link.members]
-    return len(set(parents)) < len(parents)
 
 
 def main() -> None:

@@ -8,16 +8,17 @@ import os
 import re
 import signal
 import threading
+from dataclasses import replace
 
 import pytest
 import torch.distributed  # members are forked, and each would load it again
 
 from doppler.core.errors import ExecutionError, WorkerHungError
-from executor.collectives.gloo import INTERFACE
-from executor.collectives.peers import Peers, WaitOptions, peers_bytes
+from executor.collectives.peers import Peers, WaitOptions
 from executor.collectives.polled import PolledGroup
-from executor.shared_memory import allocate, map_all
 from tests.executor.collectives.processes import run_forked
+from tests.executor.collectives.stand_ins import GLOO
+from tests.executor.collectives.stand_ins import Place as HostPlace
 
 pytestmark = [
     pytest.mark.timeout(60),
@@ -27,23 +28,11 @@ DEADLINE_NS = 1_000_000_000
 QUICK = WaitOptions(yield_ns=100_000, deadline_ns=DEADLINE_NS, join_deadline_ns=5 * DEADLINE_NS)
 
 
-def gloo_group(store, rank, size):
-    """A group that waits for longer than its members do."""
-    kind = torch.distributed.ProcessGroupGloo
-    options = kind._Options()
-    options._devices = [kind.create_device(interface=INTERFACE)]
-    return kind(store, rank, size, options)
-
-
-class Place:
-    """Shared memory with the members' lines, and a store."""
+class Place(HostPlace):
+    """Where some members meet."""
 
     def __init__(self, count):
-        self.names = [f"gmi{m}" for m in range(count)]
-        fd = allocate("/dev/shm", peers_bytes(count), "a test")
-        self.memory = map_all(fd)
-        os.close(fd)
-        self.store_fd = os.memfd_create("store")
+        super().__init__(count)
         self.seen = multiprocessing.get_context("fork").Event()
         """Set when the member that looks on has seen what it should."""
 
@@ -54,15 +43,12 @@ class Place:
 
     def opened(self, peers, member, deadline_ns=5 * DEADLINE_NS):
         """Returns a group in its first call."""
-        group = PolledGroup("gloo", gloo_group, peers)
-        store = torch.distributed.FileStore(f"/proc/self/fd/{self.store_fd}", -1)
+        group = PolledGroup(GLOO, peers)
+        store = torch.distributed.FileStore(self.store[0], -1)
         peers.enter(1)
-        group.open(store, member, len(self.names), torch.zeros(1), deadline_ns)
+        group.open(store, member, len(self.names), deadline_ns)
         peers.leave(1)
         return group
-
-    def close(self):
-        os.close(self.store_fd)
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
@@ -142,7 +128,7 @@ def test_connecting_has_a_deadline_of_its_own():
     assert re.search("WorkerHungError: .*'gmi1'.* was connecting by gloo", first), first
 
 
-OUT_OF_ORDER = r"'gmi0' was .* it, and it failed: the library is out of order"
+OUT_OF_ORDER = r"'gmi0' was .* gloo, and it failed: the library is out of order"
 
 
 class Work:
@@ -181,7 +167,7 @@ def alone():
     peers.enter(1)
 
     def polled(group):
-        made = PolledGroup("it", lambda store, rank, size: group, peers)
+        made = PolledGroup(replace(GLOO, open_group=lambda store, rank, size: group), peers)
         made._group = group
         return made
 
@@ -197,7 +183,7 @@ def test_what_the_library_raises_comes_out_and_aborts(alone):
     assert group.aborted.is_set()
     group = Group(Work(is_done=True))
     with pytest.raises(ExecutionError, match=OUT_OF_ORDER):
-        alone(group).open(None, 0, 1, None, DEADLINE_NS)
+        alone(group).open(None, 0, 1, DEADLINE_NS)
     assert group.aborted.is_set()
 
 

@@ -20,6 +20,7 @@ from executor.collectives.rows import RowsAllReduce, cuda_ipc_rows, symmetric_ro
 from executor.launch.gpus import GpuInventory, read_gpus
 from executor.shared_memory import allocate, map_all
 from tests.executor.collectives.processes import run_forked
+from tests.executor.collectives.stand_ins import Place
 from tests.executor.fake_nvml import FakeNvml
 
 pytestmark = pytest.mark.timeout(60)
@@ -27,33 +28,12 @@ QUICK = WaitOptions(yield_ns=100_000, deadline_ns=1_000_000_000, join_deadline_n
 LENGTH = 1000
 
 
-class Place:
-    """Shared memory with the members' lines and their rows behind them."""
-
-    def __init__(self, count):
-        self.count, self.base = count, peers_bytes(count)
-        fd = allocate("/dev/shm", self.base + count * 2 * LENGTH * 4, "a test")
-        self.memory = map_all(fd)
-        os.close(fd)
-        self.store_fd = os.memfd_create("store")
-
-    def open_rows(self, store, member, num_members):
-        store.set(f"came{member}", "yes")
-        every = torch.frombuffer(
-            self.memory, dtype=torch.float32, offset=self.base, count=num_members * 2 * LENGTH
-        )
-        return list(every.view(num_members, 2, LENGTH))
-
-    def end(self, member):
-        names = [f"gmi{m}" for m in range(self.count)]
-        store = (f"/proc/self/fd/{self.store_fd}", "rows")
-        meeting = Meeting(
-            memory=self.memory, member=member, names=names, store=store, options=QUICK
-        )
-        return RowsAllReduce(self.open_rows, host_fence, meeting)
-
-    def close(self):
-        os.close(self.store_fd)
+def end_of(place, member):
+    """Returns a member's end; all rows lie in host memory."""
+    meeting = Meeting(
+        memory=place.memory, member=member, names=place.names, store=place.store, options=QUICK
+    )
+    return RowsAllReduce(place.rows(0), host_fence, meeting)
 
 
 def part(member, call):
@@ -62,10 +42,10 @@ def part(member, call):
 
 @pytest.mark.parametrize("count", [1, 2, 4])
 def test_rows_in_turns_give_every_member_the_same_bits(count):
-    place = Place(count)
+    place = Place(count, LENGTH)
 
     def work(member):
-        end = place.end(member)
+        end = end_of(place, member)
         assert isinstance(end, AllReduce)
         end.join()
         sums = []
@@ -87,10 +67,10 @@ def test_rows_in_turns_give_every_member_the_same_bits(count):
 
 
 def test_a_member_that_dies_is_named():
-    place = Place(2)
+    place = Place(2, LENGTH)
 
     def work(member):
-        end = place.end(member)
+        end = end_of(place, member)
         end.join()
         values = torch.ones(LENGTH)
         end.all_reduce(values)
@@ -106,8 +86,8 @@ def test_a_member_that_dies_is_named():
 
 
 def test_another_tensor_is_refused():
-    place = Place(1)
-    end = place.end(0)
+    place = Place(1, LENGTH)
+    end = end_of(place, 0)
     end.join()
     with pytest.raises(ExecutionError, match=r"1000 elements of torch.float32.*shape \(5,\)"):
         end.all_reduce(torch.zeros(5))
