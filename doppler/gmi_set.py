@@ -17,6 +17,7 @@ from doppler.gmi_choice import CompositionChoice, TrialOptions, choose_compositi
 from doppler.gmi_description import describe_gmi, describe_link
 from doppler.graphs.collectives import direct
 from executor.collectives.kernels import CollectiveKernel
+from executor.collectives.members import check_members
 from executor.collectives.shared import AllReduceLayout
 from executor.experience.flow import WhenFull
 from executor.experience.packages import BatchLayout, Package, group_packages
@@ -144,11 +145,13 @@ class GMISet:
             kernel: What does it: shared memory, gloo, or one of those for arrays on GPUs.
 
         Raises:
-            ConfigError: If the name is taken, the schedule is for another number of members, or it
-                is given beside a kernel that has its own.
+            ConfigError: If the name is taken, the schedule is for another number of members, it
+                is given beside a kernel that has its own, or the kernel does not reach the devices
+                of all members.
             CapacityError, ExecutionError: If what "auto" measures cannot run.
         """
         members = self._known(group)
+        check_members(kernel, [self.gmis[member].device for member in members], name)
         if schedule is not None and kernel is not CollectiveKernel.shared_memory:
             raise ConfigError(
                 f"a schedule is for shared memory, and collective {name!r} has "
