@@ -7,6 +7,7 @@ from pathlib import Path
 
 from rich.table import Table
 
+from doppler.all_reduce_choice import with_all_reduce
 from doppler.api import (
     PlannerResult,
     make_problem,
@@ -16,9 +17,12 @@ from doppler.api import (
 )
 from doppler.api import simulate as simulate_plan
 from doppler.calibrate_run import calibrate_job
+from doppler.calibration import cache_folder
 from doppler.compose import overridden_keys
 from doppler.config import (
+    AnyJobConfig,
     CalibrateConfig,
+    JobConfig,
     LearnConfig,
     ProbeConfig,
     ReportConfig,
@@ -72,6 +76,7 @@ def learn(config: LearnConfig, command: Sequence[str]) -> None:
         check_planners([name for name in config.planners if name != LEARNED])
     view = View()
     start = time.perf_counter()
+    config = dataclasses.replace(config, job=_decided(config, view))
     folders: list[Path] = []
 
     def folder_of(job: str, cluster: str) -> Path:
@@ -165,8 +170,23 @@ def _spread_text(spread: Spread) -> str:
 
 def calibrate(config: CalibrateConfig, command: Sequence[str]) -> None:
     """Measures a job's components."""
+    view = View()
     config = dataclasses.replace(config, job=resolve_any_job(config.job, overridden_keys(command)))
-    calibrate_job(config, View())
+    calibrate_job(dataclasses.replace(config, job=_decided(config, view)), view)
+
+
+def _decided(config: LearnConfig | CalibrateConfig, view: View) -> AnyJobConfig:
+    """Returns the job's settings with the all-reduce chosen where it is `auto`."""
+    if not isinstance(config.job, JobConfig):
+        return config.job
+    return with_all_reduce(
+        config.job,
+        config.calibration,
+        cache_folder(config.cost_cache),
+        seed=config.seed,
+        shm_dir=config.executor.shm_dir,
+        view=view,
+    )
 
 
 def probe(config: ProbeConfig, command: Sequence[str]) -> None:

@@ -114,6 +114,14 @@ class JobConfig(AnyJobConfig):
     num_segments: int = setting(
         _JOB.num_segments, "segments of the gradient all-reduce and of the optimizer"
     )
+    all_reduce: str = setting(
+        _JOB.all_reduce,
+        "how gradients are added: direct (one op per segment), ring, tree, through_host, "
+        "local_leader, multi_ring or hybrid(k), spelled out as ops; auto = by simulation",
+    )
+    trainer_groups: int = setting(
+        _JOB.trainer_groups, "groups of trainers (of one GPU or host) that compositions tell apart"
+    )
     epochs: int = setting(_JOB.epochs, "PPO epochs per iteration")
     minibatches: int = setting(_JOB.minibatches, "minibatches per epoch")
     hidden: list[int] = setting(list(_JOB.hidden), "widths of the policy's hidden layers")
@@ -132,7 +140,7 @@ class JobConfig(AnyJobConfig):
 
     def __post_init__(self) -> None:
         at_least(self, 1, "num_shards", "envs_per_shard", "horizon", "chunk", "num_trainers")
-        at_least(self, 1, "num_segments", "epochs", "minibatches")
+        at_least(self, 1, "num_segments", "trainer_groups", "epochs", "minibatches")
 
 
 @dataclass(slots=True, kw_only=True)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from rich.table import Table
 
+from doppler.all_reduce_choice import with_all_reduce
 from doppler.calibration import Calibration, cache_folder, load_or_calibrate
 from doppler.compose import overridden_keys
 from doppler.config import JobConfig
@@ -52,6 +53,14 @@ def coordinate(config: CoordinateConfig, command: Sequence[str]) -> None:
     folder = check_folder(config.output)
     names = _wanted(config, settings.mode)
     view = View()
+    settings = with_all_reduce(
+        settings,
+        config.calibration,
+        cache_folder(config.cost_cache),
+        seed=config.seed,
+        shm_dir=config.executor.shm_dir,
+        view=view,
+    )
     coordination, calibrations = _calibrated(config, settings, view)
     counts = sorted(
         {max(1, round(settings.envs_per_shard * c)) for c in config.calibration.env_counts}

@@ -15,8 +15,11 @@ from doppler.tensor_jobs import build_tensor_job
 from executor.drl.config import PPOJobConfig
 from executor.drl.custom import custom_job_config, load_settings
 from executor.drl.job import PPOJob
+from executor.drl.sizes import SEGMENT_COORDINATE
 from executor.job_spec import JobSpec
 
+AUTO = "auto"
+"""The all-reduce that is chosen by simulation."""
 JOB_FACTORY = "executor.drl.job:load_job"
 
 
@@ -81,6 +84,11 @@ def build_job(settings: JobConfig, seed: int) -> RLJob:
     Raises:
         ConfigError: If a setting is out of range, or environment and network do not fit.
     """
+    if settings.all_reduce == AUTO:
+        raise ConfigError(
+            f"all_reduce {AUTO!r} is decided where devices and measured times are known (doppler "
+            "learn, coordinate); elsewhere it names a composition"
+        )
     config = ppo_config(settings, seed)
     sizes = PPOJob(config).sizes
     state_bytes = {"env": (sizes.env_state_bytes,), "optimizer": sizes.optimizer_state_bytes}
@@ -91,7 +99,7 @@ def build_job(settings: JobConfig, seed: int) -> RLJob:
         if kind in ("rollout", "env_step"):
             state = state_bytes["env"][0]
         elif kind == "adam":
-            state = state_bytes["optimizer"][at[-1]]
+            state = state_bytes["optimizer"][at[SEGMENT_COORDINATE]]
         return OpSize(
             outputs=size.outputs,
             flop=round(size.flop),
@@ -106,6 +114,8 @@ def build_job(settings: JobConfig, seed: int) -> RLJob:
         fused=config.fused,
         num_trainers=config.num_trainers,
         num_segments=config.num_segments,
+        all_reduce=config.all_reduce,
+        trainer_groups=config.trainer_groups,
         epochs=config.epochs,
         minibatches=config.minibatches,
         mode=config.mode,
@@ -129,6 +139,7 @@ def build_job(settings: JobConfig, seed: int) -> RLJob:
             ("policy", "-".join(map(str, config.hidden))),
             ("PPO", f"{config.epochs} epochs of {config.minibatches} minibatches"),
             ("trainers", f"{config.num_trainers} parts, {config.num_segments} segments"),
+            ("all-reduce", config.all_reduce),
             ("form", "fused" if config.fused else "unrolled"),
             ("ops", str(graph.num_ops)),
         ),

@@ -145,6 +145,8 @@ JOB_KEYS = (
     "importance",
     "num_trainers",
     "num_segments",
+    "all_reduce",
+    "trainer_groups",
     "epochs",
     "minibatches",
     "hidden",

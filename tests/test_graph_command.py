@@ -158,6 +158,7 @@ OTHER = {
     "seed": 1,
     "hidden": [8],
     "fused": False,
+    "all_reduce": "ring",
 }
 KNOBS = [
     (name, item.name)
@@ -166,6 +167,7 @@ KNOBS = [
     if item.name not in {item.name for item in fields(WorkloadConfig)}
     and not item.name.endswith("_output")
     and item.name not in {"mode", "staleness", "importance"}  # these go together
+    and item.name != "trainer_groups"  # for compositions that tell groups apart, see below
 ]
 
 
@@ -185,6 +187,14 @@ def test_every_knob_changes_the_problem(name, key):
     )
     is_drawn = key == "seed" and name in {"cholesky", "lu", "qr"}
     assert not (same_graph and same_cluster and plain.costs == changed.costs) or is_drawn
+
+
+def test_groups_of_trainers_change_a_composition_that_tells_them_apart():
+    found = {
+        groups: built("ppo_ant", all_reduce="local_leader", trainer_groups=groups).graph.digest
+        for groups in (1, 2)
+    }
+    assert found[1] != found[2]
 
 
 def test_modes_of_a_job_differ_in_edges():

@@ -12,16 +12,20 @@ import numpy as np
 
 from doppler.core.errors import PlanError
 from doppler.core.graph import DataflowGraph, Op
+from doppler.graphs.collective_ops import FORWARD_KIND, REDUCE_KIND
 from doppler.planners.mask import Ints, Mask
 
 # Which coordinate of "kind[a,b,c]" is the shard that is dealt out to the devices: environment
-# shards by their first coordinate, gradient parts and segments by their last. None = device 0.
+# shards by their first coordinate, gradient parts and segments by their last. Where an all-reduce
+# is spelled out, the last one is the trainer where it wants the op. None = device 0.
 SHARD_COORDINATE: dict[str, int | None] = {
     "rollout": 0,
     "infer": 0,
     "env_step": 0,
     "advantage": 0,
     "grad": -1,
+    REDUCE_KIND: -1,
+    FORWARD_KIND: -1,
     "reduce": -1,
     "adam": -1,
     "collect": None,

@@ -21,6 +21,7 @@ from doppler.core.job_mode import JobMode
 from doppler.core.layout import Layout
 from doppler.core.plan import Plan, make_plan
 from doppler.core.problem import Objective, Problem
+from doppler.graphs.collective_ops import FORWARD_KIND, REDUCE_KIND
 from doppler.graphs.levels import priorities_of, upward_ranks
 from simulator.costs.source import UnknownTimeError
 
@@ -35,6 +36,8 @@ ROLE = {
     "advantage": AGENT,
     "collect": TRAINER,
     "grad": TRAINER,
+    REDUCE_KIND: TRAINER,
+    FORWARD_KIND: TRAINER,
     "reduce": TRAINER,
     "adam": TRAINER,
     "broadcast": TRAINER,

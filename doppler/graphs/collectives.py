@@ -6,7 +6,7 @@ A composition gets `groups`: the members of one GPU (or host) together. N member
 |---|---|
 | direct | chunk c is added at one member from all parts; everybody reads it there |
 | ring | chunks travel once around to be added and once more to be read |
-| tree | sums go up a binary tree, the total comes down |
+| tree | sums go up a binary tree (one per chunk), the total comes down |
 | through_host (the paper's IP) | every part goes to host memory, is added and read there |
 | local_leader | a leader per group adds the parts of its group; leaders form a ring |
 | multi_ring (the paper's RP) | one ring per position in the group, then rings across positions |
@@ -88,19 +88,26 @@ def ring(num_members: int, num_chunks: int | None = None) -> AllReduceSchedule:
 
 
 def tree(num_members: int, num_chunks: int = 1) -> AllReduceSchedule:
-    """Returns the binary tree, rooted in member 0; several chunks flow through it one by one."""
+    """Returns a binary tree per chunk, that of chunk c rooted in member c mod N.
+
+    Place p of a tree is member (p + c) mod N, so that several chunks have their inner places, which
+    do the work, at different members.
+    """
     writer = _Writer(num_members, num_chunks)
     results: _Rows = [[0] * num_chunks for _ in range(num_members)]
     for chunk in range(num_chunks):
-        sums = [writer.parts(member)[chunk] for member in range(num_members)]
-        for member in reversed(range(num_members)):
-            children = [c for c in (2 * member + 1, 2 * member + 2) if c < num_members]
+        members = [(place + chunk) % num_members for place in range(num_members)]
+        sums = _column(writer, members, chunk)  # by place
+        for place in reversed(range(num_members)):
+            children = [c for c in (2 * place + 1, 2 * place + 2) if c < num_members]
             if children:
-                sums[member] = writer.reduce(member, [sums[member], *(sums[c] for c in children)])
-        results[0][chunk] = sums[0]
-        for member in range(1, num_members):
-            above = results[(member - 1) // 2][chunk]
-            is_inner = 2 * member + 1 < num_members
+                added = [sums[place], *(sums[c] for c in children)]
+                sums[place] = writer.reduce(members[place], added)
+        results[members[0]][chunk] = sums[0]
+        for place in range(1, num_members):
+            above = results[members[(place - 1) // 2]][chunk]
+            is_inner = 2 * place + 1 < num_members
+            member = members[place]
             results[member][chunk] = writer.forward(member, above) if is_inner else above
     return writer.schedule("tree", results)
 

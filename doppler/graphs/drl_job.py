@@ -2,18 +2,28 @@
 
 One iteration is: every environment shard collects `horizon` steps with the policy of the iteration
 before; advantages per shard; statistics over all shards; epochs x minibatches of gradient parts,
-their all-reduce in segments, and the optimizer step per segment; the weights then go back to the
-environments along loop-carried edges. Op names are coordinates: `grad[epoch,minibatch,trainer]`.
+their all-reduce in segments (any composition of `doppler.graphs.collectives`, spelled out as ops),
+and the optimizer step per segment; the weights then go back to the environments along loop-carried
+edges. Op names are coordinates: `grad[epoch,minibatch,trainer]`.
 
 Three modes, which differ in edges and window only (`JobMode`).
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from doppler.core.errors import GraphError
 from doppler.core.graph import INPUT_KIND, DataflowGraph, Edge, EdgeMode, Group, Op
 from doppler.core.job_mode import JobMode
+from doppler.graphs.collective_ops import FORWARD_KIND, REDUCE_KIND
+from doppler.graphs.gradient_reduction import (
+    DIRECT,
+    GradientReduction,
+    Move,
+    Part,
+    Total,
+    reduction,
+)
 
 # (producer name, output, distance, mode)
 _Input = tuple[str, int, int, EdgeMode]
@@ -31,6 +41,11 @@ class DRLJobShape:
             one `env_step` op per control step.
         num_trainers: Parts M that each minibatch's gradient is computed in.
         num_segments: Segments S of the gradient all-reduce and of the optimizer.
+        all_reduce: Composition by which the parts of a gradient are added. `direct`: one op per
+            segment adds all parts. Others are made of several ops, which have a trainer as their
+            last coordinate: where the composition wants them.
+        trainer_groups: Groups of trainers (those of one GPU or host) that compositions tell apart;
+            trainer m is in group m mod `trainer_groups`, as mapping templates deal shards to GPUs.
         epochs, minibatches: PPO's.
         mode: How the weights reach the environments.
         staleness: Asynchronous mode: versions that a rollout's weights may be behind those of the
@@ -45,6 +60,8 @@ class DRLJobShape:
     fused: bool = True
     num_trainers: int = 4
     num_segments: int = 2
+    all_reduce: str = DIRECT
+    trainer_groups: int = 1
     epochs: int = 4
     minibatches: int = 2
     mode: JobMode = JobMode.synchronous
@@ -67,6 +84,7 @@ class DRLJobShape:
             raise GraphError(
                 f"the chunk divides the horizon ({self.horizon}), and it is {self.chunk}"
             )
+        _ = self.reduction
         if (self.staleness < 1) == (self.mode is JobMode.asynchronous) or self.staleness < 0:
             raise GraphError(
                 f"staleness is at least 1 in asynchronous mode and 0 in the others, and it is "
@@ -77,6 +95,15 @@ class DRLJobShape:
     def num_chunks(self) -> int:
         """Fused rollout ops per shard and iteration."""
         return self.horizon // self.chunk
+
+    @property
+    def reduction(self) -> GradientReduction:
+        """How the gradients of one step are added.
+
+        Raises:
+            GraphError: If the composition is unknown or does not fit the groups.
+        """
+        return reduction(self.all_reduce, self.num_trainers, self.trainer_groups, self.num_segments)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +124,10 @@ class OpSize:
 
 
 SizeOf = Callable[[str, tuple[int, ...]], OpSize]
-"""Returns the size of the op of a kind at its coordinates."""
+"""Returns the size of the op of a kind at its coordinates.
+
+`reduce` is as large as with the parts of all trainers, `reduce_chunk` as with two.
+"""
 
 
 def build_drl_job(name: str, shape: DRLJobShape, size_of: SizeOf, window: int = 3) -> DataflowGraph:
@@ -134,6 +164,10 @@ def build_drl_job(name: str, shape: DRLJobShape, size_of: SizeOf, window: int = 
 _SERVED_POLICY = "policy"
 
 
+def _text(at: tuple[int, ...]) -> str:
+    return ",".join(map(str, at))
+
+
 def _token(name: str, output: int, distance: int = 0) -> _Input:
     return (name, output, distance, EdgeMode.token)
 
@@ -151,7 +185,7 @@ class _Rows:
     """Ops by name with their inputs by name; ids are given when all names are known."""
 
     def __init__(self, size_of: SizeOf) -> None:
-        self._size_of = size_of
+        self.size_of = size_of
         self._ops: list[Op] = []
         self._inputs: list[list[_Input]] = []
         self._groups: dict[str, int] = {}
@@ -163,9 +197,11 @@ class _Rows:
         meta_op: str,
         inputs: list[_Input],
         group: str | None = None,
+        size: OpSize | None = None,
+        device_kinds: tuple[str, ...] = (),
     ) -> None:
-        size = self._size_of(kind, at)
-        name = f"{kind}[{','.join(map(str, at))}]" if at else kind
+        size = size or self.size_of(kind, at)
+        name = f"{kind}[{_text(at)}]" if at else kind
         self._ops.append(
             Op(
                 kind=kind,
@@ -175,6 +211,7 @@ class _Rows:
                 bytes_moved=size.bytes_moved,
                 group=group,
                 meta_op=meta_op,
+                device_kinds=device_kinds,
             )
         )
         self._inputs.append(inputs)
@@ -249,22 +286,99 @@ def _add_statistics(rows: _Rows, shape: DRLJobShape) -> None:
 
 
 def _add_training(rows: _Rows, shape: DRLJobShape) -> None:
-    segments = range(shape.num_segments)
     updates = [(e, b) for e in range(shape.epochs) for b in range(shape.minibatches)]
-    last = updates[-1]
-    for index, (e, b) in enumerate(updates):
-        previous, distance = (updates[index - 1], 0) if index else (last, 1)
-        weights = [_token(f"adam[{previous[0]},{previous[1]},{j}]", 0, distance) for j in segments]
+    found = shape.reduction
+    for index, update in enumerate(updates):
+        before, distance = (updates[index - 1], 0) if index else (updates[-1], 1)
+        names = _UpdateNames(before, shape.all_reduce)
         data = [_token(f"advantage[{k}]", 0) for k in range(shape.num_shards)]
         for m in range(shape.num_trainers):
+            weights = [_token(names.weights(read), 0, distance) for read in found.weights[m]]
             inputs = [*weights, *data, _token("collect", 0)]
-            rows.add("grad", (e, b, m), f"grad[{e},{b}]", inputs)
-        for j in segments:
-            parts = [_token(f"grad[{e},{b},{m}]", j) for m in range(shape.num_trainers)]
-            rows.add("reduce", (e, b, j), f"reduce[{e},{b}]", parts)
-        norms = [_token(f"reduce[{e},{b},{j}]", 1) for j in segments]
-        for j in segments:
-            inputs = [_token(f"reduce[{e},{b},{j}]", 0), *norms]
-            rows.add("adam", (e, b, j), f"adam[{e},{b}]", inputs, f"optimizer[{j}]")
-    policy = [_token(f"adam[{last[0]},{last[1]},{j}]", 0) for j in segments]
+            rows.add("grad", (*update, m), f"grad[{_text(update)}]", inputs)
+        _add_update(rows, shape, found, update)
+    names = _UpdateNames(updates[-1], shape.all_reduce)
+    policy = [_token(names.weights(total), 0) for total in found.totals if not total.replica]
     rows.add("broadcast", (), "broadcast", [*policy, _token("collect", 1)])
+
+
+def _add_update(
+    rows: _Rows, shape: DRLJobShape, found: GradientReduction, update: tuple[int, int]
+) -> None:
+    """Adds what lies between the gradients of one step and the weights of the next."""
+    names = _UpdateNames(update, shape.all_reduce)
+    at = _text(update)
+    for move in found.sums:
+        inputs = [_token(*names.gradient(part, move.segment)) for part in move.inputs]
+        _add_move(rows, names, move, inputs)
+    for total in found.totals:
+        parts = [_token(*names.gradient(part, total.segment)) for part in total.inputs]
+        where, size = names.at(total), rows.size_of("reduce", names.at(total))
+        added, most = len(parts) + 1, shape.num_trainers + 1  # the norm reads the sum once more
+        size = replace(
+            size, flop=size.flop * added // most, bytes_moved=size.bytes_moved * added // most
+        )
+        kinds = ("cpu",) if total.in_host else ()
+        rows.add("reduce", where, f"reduce[{at}]", parts, size=size, device_kinds=kinds)
+    for total in found.totals:
+        norms = [
+            _token(names.total(other), 1)
+            for other in found.totals
+            if other.replica == total.replica
+        ]
+        inputs = [_token(names.total(total), 0), *norms]
+        where = names.at(total)
+        rows.add("adam", where, f"adam[{at}]", inputs, f"optimizer[{_text(where[2:])}]")
+    for move in found.copies:
+        _add_move(rows, names, move, [_token(names.weights(part), 0) for part in move.inputs])
+
+
+def _add_move(rows: _Rows, names: "_UpdateNames", move: Move, inputs: list[_Input]) -> None:
+    """Adds the op of a partial sum or a copy; what `size_of` says of a sum is that of two parts."""
+    kind, where = names.kind(move), names.at(move)
+    size = rows.size_of(kind, where)
+    if kind == REDUCE_KIND:
+        count = len(inputs)
+        size = replace(
+            size, flop=size.flop * (count - 1), bytes_moved=size.bytes_moved * (count + 1) // 3
+        )
+    rows.add(kind, where, f"{kind}[{_text(where[:2])}]", inputs, size=size)
+
+
+class _UpdateNames:
+    """Names of the ops of one gradient step."""
+
+    def __init__(self, update: tuple[int, int], all_reduce: str) -> None:
+        self._update = update
+        self._is_direct = all_reduce == DIRECT
+
+    def at(self, made: Move | Total) -> tuple[int, ...]:
+        """Coordinates of the op that adds or copies."""
+        if isinstance(made, Move):
+            return (*self._update, made.segment, made.step, made.home)
+        if self._is_direct:
+            return (*self._update, made.segment)
+        return (*self._update, made.segment, made.home)
+
+    def kind(self, made: Move) -> str:
+        return FORWARD_KIND if made.is_copy else REDUCE_KIND
+
+    def move(self, made: Move) -> str:
+        return f"{self.kind(made)}[{_text(self.at(made))}]"
+
+    def total(self, made: Total) -> str:
+        return f"reduce[{_text(self.at(made))}]"
+
+    def gradient(self, made: Part | Move | Total, segment: int) -> tuple[str, int]:
+        """Op and output where a gradient segment, or a part of the sum, is read."""
+        if isinstance(made, Part):
+            return f"grad[{_text((*self._update, made.trainer))}]", segment
+        assert isinstance(made, Move), "a sum that is whole is not added to"
+        return self.move(made), 0
+
+    def weights(self, made: Part | Move | Total) -> str:
+        """Op where a new segment of the weights is read."""
+        assert not isinstance(made, Part), "weights are made by an optimizer"
+        if isinstance(made, Move):
+            return self.move(made)
+        return f"adam[{_text(self.at(made))}]"

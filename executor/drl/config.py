@@ -18,8 +18,8 @@ Setting = int | float | bool | str | tuple[int, ...]
 class PPOJobConfig:
     """A PPO job: environments, network, algorithm, and how it is cut into shards.
 
-    Two configs that differ only in `fused`, `chunk`, `num_trainers` or `num_segments` train the
-    same policy (to rounding); every other field changes the result.
+    Two configs that differ only in `fused`, `chunk`, `num_trainers`, `num_segments`, `all_reduce`
+    or `trainer_groups` train the same policy (to rounding); every other field changes the result.
 
     Attributes:
         environment: A name of `environments.TASKS`, `gym:<id>`, `isaacgym:<task>` (with
@@ -40,6 +40,11 @@ class PPOJobConfig:
         c_bar: V-trace: bound of the weights that carry corrections back in time.
         num_trainers: M, parts of a minibatch whose gradients are computed apart.
         num_segments: S, segments of the parameter vector that are reduced and updated apart.
+        all_reduce: How the parts of a gradient are added: `direct` (one op per segment adds them
+            all), or a composition whose additions and copies are ops of their own (`ring`, `tree`,
+            `hybrid(1)`).
+        trainer_groups: Groups of trainers that compositions tell apart, those of one GPU or host;
+            trainer m is in group m mod `trainer_groups`.
         epochs: Passes over the rows of an iteration.
         minibatches: Gradient steps per pass; divides the rows.
         hidden: Widths of the network's shared trunk.
@@ -72,6 +77,8 @@ class PPOJobConfig:
     c_bar: float = 1.0
     num_trainers: int = 4
     num_segments: int = 2
+    all_reduce: str = "direct"
+    trainer_groups: int = 1
     epochs: int = 4
     minibatches: int = 2
     hidden: tuple[int, ...] = (256, 128, 64)
@@ -131,6 +138,11 @@ class PPOJobConfig:
                 f"num_trainers must be at most the {self.minibatch_rows} rows of a minibatch, "
                 f"but is {self.num_trainers}"
             )
+        if self.trainer_groups > self.num_trainers:
+            raise ConfigError(
+                f"trainer_groups must be at most num_trainers ({self.num_trainers}), but is "
+                f"{self.trainer_groups}"
+            )
 
     def _check_mode(self) -> None:
         low, high = (1, MAX_STALENESS) if self.mode is JobMode.asynchronous else (0, 0)
@@ -153,6 +165,11 @@ class PPOJobConfig:
     def exact_advantages(self) -> bool:
         """Whether advantages are measured under the very weights that are trained next."""
         return self.importance is not Importance.none
+
+    @property
+    def has_direct_sums(self) -> bool:
+        """Whether one op per segment adds all parts of a gradient."""
+        return self.all_reduce == "direct"
 
     @property
     def num_envs(self) -> int:
@@ -223,6 +240,7 @@ _COUNTS = (
     "chunk",
     "num_trainers",
     "num_segments",
+    "trainer_groups",
     "epochs",
     "minibatches",
 )

@@ -1,6 +1,5 @@
 """The PPO job: its kernels, group states, initial tokens. An `executor.job.AcceleratedJob`."""
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -10,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from doppler.core.errors import ConfigError, ExecutionError, nearest
+from doppler.core.errors import ConfigError, ExecutionError
 from doppler.core.job_mode import JobMode
 from executor.drl import tensor_kernels
 from executor.drl.acting import EnvironmentShard, env_step_kernel, infer_kernel, rollout_kernel
@@ -23,10 +22,13 @@ from executor.drl.learning import (
     advantage_kernel,
     broadcast_kernel,
     collect_kernel,
+    forward_chunk_kernel,
     grad_kernel,
+    reduce_chunk_kernel,
     reduce_kernel,
 )
 from executor.drl.normalizer import initial_moments
+from executor.drl.op_names import check_name, parse_name
 from executor.drl.policy import ActorCritic, PolicyFactory, check_policy
 from executor.drl.ppo import NUM_LOSSES, LossParts
 from executor.drl.records import BatchStats, Bytes
@@ -37,19 +39,6 @@ from executor.job import GroupState, Kernel, TensorKernel
 from executor.workers.accelerator import Accelerator
 
 Segment = TypeVar("Segment", AdamSegment, DeviceAdamSegment)
-_NAME = re.compile(r"(?P<kind>[a-z_]+)(\[(?P<at>\d+(,\d+)*)\])?")
-KINDS = {
-    "rollout": 2,
-    "infer": 2,
-    "env_step": 2,
-    "advantage": 1,
-    "collect": 0,
-    "grad": 3,
-    "reduce": 3,
-    "adam": 3,
-    "broadcast": 0,
-}
-"""Number of coordinates per op kind."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,22 +108,28 @@ class PPOJob:
     def create_group(self, name: str, threads: int) -> GroupState:
         """Returns the state of group `env[k]` or `optimizer[j]` at the start of the job.
 
+        Where an all-reduce is spelled out as ops, optimizers are named `optimizer[j,m]`.
+
         Raises:
             ExecutionError: The job has no such group.
         """
-        kind, at = _parse(name)
+        kind, at = parse_name(name)
         if kind == "env" and len(at) == 1 and at[0] < self.config.num_shards:
             shard = self._make_shard(at[0])
             shard.set_threads(threads)
             return shard
-        if kind == "optimizer" and len(at) == 1 and at[0] < self.config.num_segments:
+        count = 1 if self.config.has_direct_sums else 2
+        limits = (self.config.num_segments, self.config.num_trainers)[:count]
+        is_known = all(place < limit for place, limit in zip(at, limits, strict=False))
+        if kind == "optimizer" and len(at) == len(limits) and is_known:
             start = self._initial_segment(at[0])
             if self._device is not None:
                 return DeviceAdamSegment(start, self._device.torch_device)
             return AdamSegment(start)
+        optimizers = ",".join(f"0...{limit - 1}" for limit in limits)
         raise ExecutionError(
             f"group {name!r} does not belong to this job, which has env[0..."
-            f"{self.config.num_shards - 1}] and optimizer[0...{self.config.num_segments - 1}]"
+            f"{self.config.num_shards - 1}] and optimizer[{optimizers}]"
         )
 
     def bind(self, op_name: str, kind: str, state: GroupState | None, threads: int) -> Kernel:
@@ -145,7 +140,7 @@ class PPOJob:
         """
         if torch.get_num_threads() != threads:
             torch.set_num_threads(threads)
-        kind, at = self._check_op(op_name, kind)
+        kind, at = check_name(self.config, op_name, kind)
         match kind:
             case "rollout":
                 return rollout_kernel(self._context, at[0], at[1], _shard(op_name, state, threads))
@@ -159,6 +154,10 @@ class PPOJob:
                 return collect_kernel(self._context)
             case "grad":
                 return grad_kernel(self._context, *at)
+            case "reduce_chunk":
+                return reduce_chunk_kernel
+            case "forward_chunk":
+                return forward_chunk_kernel
             case "reduce":
                 return reduce_kernel
             case "adam":
@@ -175,7 +174,7 @@ class PPOJob:
             ExecutionError: As `bind`.
         """
         assert self._device is not None, "use_accelerator comes first"
-        kind, at = self._check_op(op_name, kind)
+        kind, at = check_name(self.config, op_name, kind)
         match kind:
             case "rollout":
                 shard = _shard(op_name, state, threads)
@@ -186,6 +185,10 @@ class PPOJob:
                 return tensor_kernels.advantage_kernel(self._device)
             case "grad":
                 return tensor_kernels.grad_kernel(self._device, *at)
+            case "reduce_chunk":
+                return tensor_kernels.reduce_chunk_kernel
+            case "forward_chunk":
+                return tensor_kernels.forward_chunk_kernel
             case "reduce":
                 return tensor_kernels.reduce_kernel
             case "adam":
@@ -202,12 +205,12 @@ class PPOJob:
         The policy vector (output of `broadcast`, or the input `policy` of a serving job), parameter
         segments, normaliser and first observations have a value.
         """
-        kind, at = _parse(op_name)
+        kind, at = parse_name(op_name)
         match kind, output:
             case (("broadcast" | "policy"), 0):
                 parameters = self._context.initial_parameters()
                 return np.concatenate([_bytes(parameters), _bytes(self._initial_moments())])
-            case "adam", 0:
+            case (("adam" | "forward_chunk"), 0):  # copies of gradients are not carried
                 return _bytes(self._initial_segment(at[2]))
             case "collect", 1:
                 return _bytes(self._initial_moments())
@@ -222,7 +225,7 @@ class PPOJob:
         Raises:
             ExecutionError: The op is not one of this job.
         """
-        kind, at = self._check_op(op_name, _parse(op_name)[0])
+        kind, at = check_name(self.config, op_name, parse_name(op_name)[0])
         return self.sizes.of(kind, at).outputs
 
     def metrics(
@@ -270,35 +273,6 @@ class PPOJob:
             reward_sum=sum(float(r.reward.sum(dtype=float)) for r in results),
             rows=self.config.rows,
         )
-
-    def _check_op(self, op_name: str, kind: str) -> tuple[str, tuple[int, ...]]:
-        named, at = _parse(op_name)
-        if kind not in KINDS:
-            raise ExecutionError(
-                f"op {op_name!r} has kind {kind!r}, which a PPO job lacks; {nearest(kind, KINDS)}"
-            )
-        if named != kind or len(at) != KINDS[kind]:
-            raise ExecutionError(
-                f"op {op_name!r} of kind {kind!r} must be named {kind!r} with {KINDS[kind]} "
-                f"coordinates in brackets"
-            )
-        limits = self._limits(kind)
-        if any(position >= limit for position, limit in zip(at, limits, strict=True)):
-            raise ExecutionError(f"op {op_name!r} must have coordinates below {list(limits)}")
-        return kind, at
-
-    def _limits(self, kind: str) -> tuple[int, ...]:
-        config = self.config
-        step = (config.epochs, config.minibatches)
-        return {
-            "rollout": (config.num_shards, config.num_chunks),
-            "infer": (config.num_shards, config.horizon),
-            "env_step": (config.num_shards, config.horizon),
-            "advantage": (config.num_shards,),
-            "grad": (*step, config.num_trainers),
-            "reduce": (*step, config.num_segments),
-            "adam": (*step, config.num_segments),
-        }.get(kind, ())
 
     def _make_shard(self, shard: int) -> EnvironmentShard:
         n = self.config.envs_per_shard
@@ -355,14 +329,6 @@ def policy_factory(config: PPOJobConfig, source: Source) -> PolicyFactory:
 
 def _dims(source: Source) -> tuple[int, int]:
     return source.spec.obs_dim, source.spec.act_dim
-
-
-def _parse(name: str) -> tuple[str, tuple[int, ...]]:
-    found = _NAME.fullmatch(name)
-    if found is None:
-        raise ExecutionError(f"op or group {name!r} must be named like 'grad[0,1,2]' or 'collect'")
-    at = found["at"]
-    return found["kind"], tuple(int(part) for part in at.split(",")) if at else ()
 
 
 def _shard(op_name: str, state: GroupState | None, threads: int) -> EnvironmentShard:

@@ -272,10 +272,10 @@ def grad_kernel(context: JobContext, epoch: int, minibatch: int, part: int) -> K
     return kernel
 
 
-def reduce_kernel(iteration: int, inputs: Sequence[Bytes], outputs: Sequence[Bytes]) -> None:
-    """The kernel of `reduce[e,b,j]`: adds from first to last.
+def reduce_chunk_kernel(iteration: int, inputs: Sequence[Bytes], outputs: Sequence[Bytes]) -> None:
+    """The kernel of `reduce_chunk[e,b,j,i,m]`: adds from first to last.
 
-    Inputs: gradient segment j of every part. Outputs: their sum, its squared norm (float64).
+    Inputs: parts, or sums of parts, of gradient segment j. Outputs: their sum.
     """
     total = outputs[0].view(np.float32)
     if len(inputs) == 1:
@@ -284,6 +284,20 @@ def reduce_kernel(iteration: int, inputs: Sequence[Bytes], outputs: Sequence[Byt
         np.add(inputs[0].view(np.float32), inputs[1].view(np.float32), out=total)
     for segment in inputs[2:]:
         total += segment.view(np.float32)
+
+
+def forward_chunk_kernel(iteration: int, inputs: Sequence[Bytes], outputs: Sequence[Bytes]) -> None:
+    """The kernel of `forward_chunk[e,b,j,i,m]`: copies a segment of gradients or weights."""
+    np.copyto(outputs[0], inputs[0])
+
+
+def reduce_kernel(iteration: int, inputs: Sequence[Bytes], outputs: Sequence[Bytes]) -> None:
+    """The kernel of `reduce[e,b,j]`: adds from first to last.
+
+    Inputs: gradient segment j of every part. Outputs: their sum, its squared norm (float64).
+    """
+    reduce_chunk_kernel(iteration, inputs, outputs)
+    total = outputs[0].view(np.float32)
     wide = total.astype(np.float64)
     outputs[1].view(np.float64)[0] = np.square(wide, out=wide).sum()
 

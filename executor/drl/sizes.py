@@ -18,10 +18,14 @@ _KINDS = (
     "advantage",
     "collect",
     "grad",
+    "reduce_chunk",
+    "forward_chunk",
     "reduce",
     "adam",
     "broadcast",
 )
+SEGMENT_COORDINATE = 2
+"""Where the ops of one segment have its number: `kind[e,b,j,...]`."""
 _ADAM_FLOP_PER_PARAMETER = 16  # scale, two moments, two corrections, root, division, update
 _GAE_FLOP_PER_ROW = 8
 _LOSS_FLOP_PER_VALUE = 12
@@ -56,6 +60,8 @@ class JobSizes:
         advantage: `advantage[k]`: training rows, shard statistics.
         collect: `collect`: batch statistics, normaliser.
         grad: `grad[e,b,m]`: a gradient per segment, losses.
+        reduce_chunk: `reduce_chunk[e,b,j,i,m]` by j: the sum of two parts of a segment.
+        forward_chunk: `forward_chunk[e,b,j,i,m]` by j: a copy of a segment.
         reduce: `reduce[e,b,j]` by j: summed segment, squared norm.
         adam: `adam[e,b,j]` by j: new segment.
         broadcast: `broadcast`: policy vector.
@@ -70,6 +76,8 @@ class JobSizes:
     advantage: OpSize
     collect: OpSize
     grad: OpSize
+    reduce_chunk: tuple[OpSize, ...]
+    forward_chunk: tuple[OpSize, ...]
     reduce: tuple[OpSize, ...]
     adam: tuple[OpSize, ...]
     broadcast: OpSize
@@ -87,7 +95,7 @@ class JobSizes:
             name: getattr(self, name) for name in _KINDS
         }
         size = by_kind[kind]
-        return size if isinstance(size, OpSize) else size[coordinates[-1]]
+        return size if isinstance(size, OpSize) else size[coordinates[SEGMENT_COORDINATE]]
 
 
 def op_sizes(config: PPOJobConfig, spec: EnvironmentSpec, layout: ParameterLayout) -> JobSizes:
@@ -148,6 +156,12 @@ def op_sizes(config: PPOJobConfig, spec: EnvironmentSpec, layout: ParameterLayou
             outputs=(*segments, losses),
             flop=part_rows * (3 * forward + _LOSS_FLOP_PER_VALUE * (act + 2)),
             bytes_moved=3 * sum(segments) + 2 * part_bytes + batch_stats + losses,
+        ),
+        reduce_chunk=tuple(
+            OpSize(outputs=(size,), flop=size // _FLOAT, bytes_moved=3 * size) for size in segments
+        ),
+        forward_chunk=tuple(
+            OpSize(outputs=(size,), flop=0, bytes_moved=2 * size) for size in segments
         ),
         reduce=tuple(
             OpSize(

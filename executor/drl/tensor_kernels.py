@@ -308,12 +308,27 @@ def _write_losses(losses: Tensor, means: Tensor, context: DeviceContext, rows: i
     losses[7] = rows / context.job.config.minibatch_rows
 
 
-def reduce_kernel(iteration: int, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
-    """The kernel of `reduce[e,b,j]`: adds from first to last, as `learning.reduce_kernel`."""
+def reduce_chunk_kernel(
+    iteration: int, inputs: Sequence[Tensor], outputs: Sequence[Tensor]
+) -> None:
+    """The kernel of `reduce_chunk[e,b,j,i,m]`, as `learning.reduce_chunk_kernel`."""
     total = outputs[0].view(torch.float32)
     total.copy_(inputs[0].view(torch.float32))
     for segment in inputs[1:]:
         total.add_(segment.view(torch.float32))
+
+
+def forward_chunk_kernel(
+    iteration: int, inputs: Sequence[Tensor], outputs: Sequence[Tensor]
+) -> None:
+    """The kernel of `forward_chunk[e,b,j,i,m]`: copies a segment."""
+    outputs[0].copy_(inputs[0])
+
+
+def reduce_kernel(iteration: int, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
+    """The kernel of `reduce[e,b,j]`: adds from first to last, as `learning.reduce_kernel`."""
+    reduce_chunk_kernel(iteration, inputs, outputs)
+    total = outputs[0].view(torch.float32)
     outputs[1].view(torch.float64)[0] = total.to(torch.float64).square_().sum()
 
 

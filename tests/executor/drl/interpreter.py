@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from doppler.core.graph import DataflowGraph
 from executor.drl.config import PPOJobConfig
 from executor.drl.job import PPOJob
 
@@ -80,6 +81,22 @@ def job_ops(config: PPOJobConfig) -> list[OpSpec]:
     return ops
 
 
+def graph_ops(graph: DataflowGraph) -> list[OpSpec]:
+    """Returns the ops of a graph in a topological order."""
+    return [
+        OpSpec(
+            name=graph.ops[op].name,
+            kind=graph.ops[op].kind,
+            group=graph.ops[op].group or "",
+            inputs=tuple(
+                Input(op=graph.ops[edge.src].name, output=edge.output, distance=edge.distance)
+                for edge in (graph.edges[e] for e in graph.in_edges[op])
+            ),
+        )
+        for op in graph.topological_order
+    ]
+
+
 def aligned(size: int) -> np.ndarray:
     """Returns `size` bytes of 0xFF (NaN as floats), aligned, so that unwritten reads stand out."""
     spare = np.full(size + _ALIGN, 255, np.uint8)
@@ -90,10 +107,10 @@ def aligned(size: int) -> np.ndarray:
 class Interpreter:
     """One job, run op by op; every tensor of the last iteration stays readable."""
 
-    def __init__(self, config: PPOJobConfig) -> None:
+    def __init__(self, config: PPOJobConfig, graph: DataflowGraph | None = None) -> None:
         self.config = config
         self.job = PPOJob(config)
-        self.ops = job_ops(config)
+        self.ops = job_ops(config) if graph is None else graph_ops(graph)
         names = {op.group for op in self.ops if op.group}
         self.groups = {name: self.job.create_group(name, 1) for name in sorted(names)}
         self.kernels = {

@@ -10,7 +10,8 @@ from interpreter import Interpreter, job_ops
 from doppler.core.errors import ConfigError, ExecutionError
 from doppler.graphs.drl_job import DRLJobShape, OpSize, build_drl_job
 from executor.drl.config import PPOJobConfig
-from executor.drl.job import KINDS, PPOJob, load_job
+from executor.drl.job import PPOJob, load_job
+from executor.drl.op_names import KINDS
 from executor.drl.plain import PlainPPO
 from executor.drl.presets import PRESETS, preset
 
@@ -181,7 +182,7 @@ def test_a_shard_refuses_the_state_of_another():
 
 def test_every_kind_has_an_op():
     kinds = {op.kind for fused in (True, False) for op in job_ops(replace(SMALL, fused=fused))}
-    assert kinds == set(KINDS)
+    assert kinds | {"reduce_chunk", "forward_chunk"} == set(KINDS)  # those: test_all_reduce_ops
 
 
 def test_an_unknown_preset_suggests_the_nearest():
