@@ -196,7 +196,7 @@ def probe(config: ProbeConfig, command: Sequence[str]) -> None:
     found = verify_backends(probe_machine())
     (cpu,) = (processor for processor in found.hardware.processors if processor.kind == "cpu")
     cores = verify_core_groups(cpu.core_ids)
-    found = dataclasses.replace(found, findings=(*found.findings, cores, *probe_collectives()))
+    found = dataclasses.replace(found, findings=(*found.findings, cores, *probe_collectives(found)))
     show_probe(found, view)
     if output is not None:
         save(found.hardware, output)

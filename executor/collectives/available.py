@@ -1,48 +1,68 @@
-"""Which kernels of all-reduce this machine can run, and why the others are absent."""
+"""Which kernels of all-reduce this machine can run, and why the others are absent.
 
-import os
-import shutil
-from pathlib import Path
+What the versions allow is tried: real processes make a small all-reduce and check its sums.
+"""
+
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from doppler.core.errors import ExecutionError
+from doppler.core.errors import DopplerError, ExecutionError
 from executor.collectives.kernels import CollectiveKernel
-from executor.collectives.nccl import nccl_environment
-from executor.launch.gpus import GpuInventory, host_gpus, load_module
-from executor.launch.seats import MPS_PIPE_DEFAULT, MPS_PIPE_VARIABLE
-from executor.probe import Finding
-from executor.workers.mps import CONTROL
+from executor.collectives.nccl import check_sharing
+from executor.collectives.verify import Trial, core_trial, gpu_trial, run_trial
+from executor.launch.gpus import GpuInventory, load_module
+from executor.probe import BACKENDS, Finding, ProbeResult
+from executor.workers.share import MPS
 
-UNTRIED = "not yet run on hardware"
+ON_MIG = "every GPU is in MIG mode, whose instances share no memory"
+Attempt = Callable[[Trial], dict[str, str]]
+"""Tries an all-reduce; returns {"text": what came out} or {"error": who failed, and why}."""
 
 
-def probe_collectives() -> list[Finding]:
-    """Looks at this machine; loads torch."""
+def probe_collectives(found: ProbeResult, attempt: Attempt = run_trial) -> list[Finding]:
+    """Looks at this machine, loads torch, and tries what seems present.
+
+    Args:
+        found: What the probe found, its back ends verified.
+        attempt: Tries one.
+
+    Returns:
+        A finding per kernel; present if a trial between real processes gave the right sums.
+    """
     torch: Any = load_module("torch")
     distributed: Any = load_module("torch.distributed")
-    has_nccl = bool(distributed.is_nccl_available())
-    nccl: Any = load_module("torch.cuda.nccl")
-    pipe = Path(os.environ.get(MPS_PIPE_VARIABLE, MPS_PIPE_DEFAULT))
-    return collective_findings(
-        host_gpus(),
+    version: tuple[int, ...] | None = None
+    if distributed.is_nccl_available():
+        nccl: Any = load_module("torch.cuda.nccl")
+        version = tuple(nccl.version()[:3])
+    has_mps = any(f.name == BACKENDS[MPS] and f.is_present for f in found.findings)
+    reasons = absence_reasons(
+        found.inventory,
         gloo=bool(distributed.is_gloo_available()),
-        nccl=tuple(nccl.version()[:3]) if has_nccl else None,
+        nccl=version,
         cuda=torch.version.cuda,
         symmetric=load_module("torch.distributed._symmetric_memory") is not None,
-        mps=shutil.which(CONTROL) is not None and pipe.exists(),
     )
+    (cpu,) = (part for part in found.hardware.processors if part.kind == "cpu")
+    findings = []
+    for kernel, reason in reasons.items():
+        if reason:
+            findings.append(_finding(kernel, reason, ""))
+            continue
+        trials, note = plan_trials(kernel, found.inventory, cpu.core_ids, has_mps, version)
+        findings.append(tried(kernel, trials, note, attempt))
+    return findings
 
 
-def collective_findings(
+def absence_reasons(
     inventory: GpuInventory,
     *,
     gloo: bool,
     nccl: tuple[int, ...] | None,
     cuda: str | None,
     symmetric: bool,
-    mps: bool,
-) -> list[Finding]:
-    """Returns a finding per kernel.
+) -> dict[CollectiveKernel, str]:
+    """Returns why each kernel cannot be here, empty if it may be.
 
     Args:
         inventory: GPUs of this host.
@@ -50,33 +70,94 @@ def collective_findings(
         nccl: Version of torch's NCCL, None without.
         cuda: Version of torch's CUDA, None without.
         symmetric: True if torch has symmetric memory.
-        mps: True if an MPS daemon has its pipe.
     """
     no_gpu = inventory.reason or ("this torch is built without CUDA" if cuda is None else "")
-    no_nccl = no_gpu or ("this torch is built without NCCL" if nccl is None else "")
-    no_symmetric = no_gpu or ("" if symmetric else "this torch has none")
-    return [
-        _finding(CollectiveKernel.shared_memory, "", "between the processes of this host"),
-        _finding(
-            CollectiveKernel.gloo,
-            "" if gloo else "this torch is built without gloo",
-            "between the processes of this host",
-        ),
-        _finding(CollectiveKernel.nccl, no_nccl, _nccl_text(nccl or (), mps)),
-        _finding(CollectiveKernel.cuda_ipc, no_gpu, UNTRIED),
-        _finding(CollectiveKernel.symmetric_memory, no_symmetric, UNTRIED),
-    ]
+    if not no_gpu and all(gpu.has_mig for gpu in inventory.gpus):
+        no_gpu = ON_MIG
+    return {
+        CollectiveKernel.shared_memory: "",
+        CollectiveKernel.gloo: "" if gloo else "this torch is built without gloo",
+        CollectiveKernel.nccl: no_gpu
+        or ("this torch is built without NCCL" if nccl is None else ""),
+        CollectiveKernel.cuda_ipc: no_gpu,
+        CollectiveKernel.symmetric_memory: no_gpu or ("" if symmetric else "this torch has none"),
+        CollectiveKernel.hierarchical: no_gpu,
+    }
 
 
-def _nccl_text(version: tuple[int, ...], mps: bool) -> str:
-    text = f"NCCL {'.'.join(map(str, version))}, "
+def plan_trials(
+    kernel: CollectiveKernel,
+    inventory: GpuInventory,
+    core_ids: Sequence[int],
+    has_mps: bool,
+    nccl: tuple[int, ...] | None,
+) -> tuple[list[Trial], str]:
+    """Returns the trials of a kernel, and what is left out with the reason.
+
+    Within one GPU two members; between GPUs one on each of the first two, and for hierarchical two
+    on the first and one on the second.
+
+    Args:
+        kernel: What is tried.
+        inventory: GPUs of this host.
+        core_ids: Cores that this process may use.
+        has_mps: True if the MPS daemon serves clients.
+        nccl: Version of torch's NCCL, None without.
+    """
+    if not kernel.on_gpu:
+        return [core_trial(kernel, core_ids)], ""
+    names = [gpu.name for gpu in inventory.gpus if not gpu.has_mig][:2]
+    within, between, note = {names[0]: 2}, dict.fromkeys(names, 1), ""
+    places = [within]
+    if kernel is CollectiveKernel.nccl:
+        note = _why_apart(nccl or (), has_mps)
+        places = [between] if note else [between, within]
+    elif kernel is CollectiveKernel.symmetric_memory and len(names) > 1:
+        places.append(between)
+    elif kernel is CollectiveKernel.hierarchical and len(names) > 1:
+        if nccl is None:
+            note = "on one GPU only: this torch is built without NCCL"
+        else:
+            places.append({names[0]: 2, names[1]: 1})
+    return [gpu_trial(kernel, inventory, place, has_mps) for place in places], note
+
+
+def tried(
+    kernel: CollectiveKernel, trials: Sequence[Trial], note: str, attempt: Attempt
+) -> Finding:
+    """Tries a kernel; it is present if one of its trials gives the right sums.
+
+    Args:
+        kernel: What is tried.
+        trials: Where.
+        note: What is left out, in words; empty = nothing.
+        attempt: Tries one.
+    """
+    right: list[str] = []
+    wrong: list[str] = []
+    for trial in trials:
+        try:
+            answer = attempt(trial)
+        except DopplerError as error:
+            answer = {"error": str(error)}
+        if "error" in answer:
+            wrong.append(f"{trial.place}: {answer['error']}")
+        else:
+            right.append(f"{trial.place}: {answer['text']}")
+    if not right:
+        return _finding(kernel, "; ".join(wrong), "")
+    parts = [f"tried between processes: {'; '.join(right)}"]
+    parts += [f"not {text}" for text in wrong]
+    return _finding(kernel, "", "; ".join([*parts, note] if note else parts))
+
+
+def _why_apart(version: tuple[int, ...], has_mps: bool) -> str:
+    """Why NCCL has one member per GPU here; empty if it may have more."""
     try:
-        nccl_environment(version, shares_gpu=True)
+        check_sharing(version)
     except ExecutionError as error:
-        return f"{text}one member per GPU: {error}; {UNTRIED}"
-    if not mps:
-        return f"{text}one member per GPU: no MPS daemon has its pipe; {UNTRIED}"
-    return f"{text}several members per GPU under MPS; {UNTRIED}"
+        return f"one member per GPU: {error}"
+    return "" if has_mps else "one member per GPU: the MPS daemon serves no clients here"
 
 
 def _finding(kernel: CollectiveKernel, reason: str, detail: str) -> Finding:

@@ -1,4 +1,4 @@
-"""Kernels of GPUs: their steps on host memory, their decisions, and tests on hardware."""
+"""All-reduce over rows, on host memory, and what NCCL is told before it starts."""
 
 import os
 import re
@@ -10,18 +10,14 @@ import pytest
 import torch
 
 from doppler.core.errors import ExecutionError
-from executor.collectives.available import collective_findings, probe_collectives
-from executor.collectives.kernels import AllReduce, CollectiveKernel
-from executor.collectives.nccl import NcclAllReduce, nccl_environment, prepare_nccl
-from executor.collectives.peers import WaitOptions, peers_bytes
-from executor.collectives.polled import cuda_fence, host_fence
+from executor.collectives.kernels import AllReduce
+from executor.collectives.nccl import nccl_environment, prepare_nccl
+from executor.collectives.peers import WaitOptions
+from executor.collectives.polled import host_fence
 from executor.collectives.process_group import Meeting
-from executor.collectives.rows import RowsAllReduce, cuda_ipc_rows, symmetric_rows
-from executor.launch.gpus import GpuInventory, read_gpus
-from executor.shared_memory import allocate, map_all
+from executor.collectives.rows import RowsAllReduce
 from tests.executor.collectives.processes import run_forked
 from tests.executor.collectives.stand_ins import Place
-from tests.executor.fake_nvml import FakeNvml
 
 pytestmark = pytest.mark.timeout(60)
 QUICK = WaitOptions(yield_ns=100_000, deadline_ns=1_000_000_000, join_deadline_ns=5_000_000_000)
@@ -136,77 +132,3 @@ def test_versions_that_refuse_two_members_on_one_gpu(version):
     text = ".".join(map(str, version))
     with pytest.raises(ExecutionError, match=rf"need NCCL 2\.30\.3, and this torch has {text}"):
         nccl_environment(version, True)
-
-
-def findings(inventory, **options):
-    values = {"gloo": True, "nccl": (2, 30, 7), "cuda": "13.0", "symmetric": True, "mps": True}
-    return {f.name: f for f in collective_findings(inventory, **{**values, **options})}
-
-
-ONE_GPU = read_gpus(FakeNvml(count=1))
-
-
-@pytest.mark.parametrize(
-    ("inventory", "options", "name", "is_present", "text"),
-    [
-        (ONE_GPU, {}, "all-reduce by nccl", True, "several members per GPU under MPS"),
-        (ONE_GPU, {"mps": False}, "all-reduce by nccl", True, "one member per GPU: no MPS"),
-        (ONE_GPU, {"nccl": (2, 28, 9)}, "all-reduce by nccl", True, "need NCCL 2.30.3"),
-        (ONE_GPU, {"nccl": None}, "all-reduce by nccl", False, "built without NCCL"),
-        (ONE_GPU, {"cuda": None}, "all-reduce by cuda_ipc", False, "torch is built without CUDA"),
-        (ONE_GPU, {}, "all-reduce by cuda_ipc", True, "not yet run on hardware"),
-        (ONE_GPU, {"symmetric": False}, "all-reduce by symmetric_memory", False, "has none"),
-        (GpuInventory(reason="no driver"), {}, "all-reduce by nccl", False, "no driver"),
-        (GpuInventory(reason="no driver"), {}, "all-reduce by gloo", True, ""),
-        (ONE_GPU, {"gloo": False}, "all-reduce by gloo", False, "without gloo"),
-    ],
-)
-def test_what_the_probe_says_of_collectives(inventory, options, name, is_present, text):
-    finding = findings(inventory, **options)[name]
-    assert finding.is_present is is_present
-    assert text in finding.detail
-
-
-def gpu_work(kernel, memory, store_fd, count):
-    """One member on the first GPU; it sums its rank over the others."""
-
-    def work(member):
-        names = [f"gmi{m}" for m in range(count)]
-        store = (f"/proc/self/fd/{store_fd}", kernel.value)
-        meeting = Meeting(memory=memory, member=member, names=names, store=store)
-        torch.cuda.set_device(0)
-        if kernel is CollectiveKernel.nccl:
-            end = NcclAllReduce(count > 1, meeting)
-        else:
-            ipc = kernel is CollectiveKernel.cuda_ipc
-            rows = (cuda_ipc_rows if ipc else symmetric_rows)(LENGTH, "float32", "cuda:0")
-            end = RowsAllReduce(rows, cuda_fence, meeting)
-        end.join()
-        values = torch.full((LENGTH,), float(member + 1), device="cuda:0")
-        end.all_reduce(values)
-        return values.cpu().numpy()
-
-    return work
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize(
-    ("kernel", "count"),
-    [
-        (CollectiveKernel.nccl, 1),
-        (CollectiveKernel.cuda_ipc, 2),
-        (CollectiveKernel.symmetric_memory, 2),
-    ],
-)
-def test_sums_on_a_gpu(kernel, count):
-    found = {f.name: f for f in probe_collectives()}[f"all-reduce by {kernel.value}"]
-    if not found.is_present:
-        pytest.skip(found.detail)
-    fd = allocate("/dev/shm", peers_bytes(count), "a test")
-    memory, store_fd = map_all(fd), os.memfd_create("store")
-    os.close(fd)
-    try:
-        for values in run_forked(count, gpu_work(kernel, memory, store_fd, count)):
-            np.testing.assert_array_equal(values, count * (count + 1) / 2)
-    finally:
-        os.close(store_fd)
