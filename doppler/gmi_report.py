@@ -3,12 +3,13 @@
 import sys
 from pathlib import Path
 
+from doppler.core.cluster import Cluster
 from doppler.core.errors import ConfigError
 from doppler.gmi import GMIManager
 from doppler.gmi_trace import GMITrace
 from doppler.report.html import write_report
 from doppler.report.model import Fact, RunReport
-from doppler.reporting import provenance
+from doppler.reporting import core_facts, provenance
 from executor.probe import ProbeResult, probe
 
 NOTE = "User-written GMIs: which runs where is the user's choice, and no plan was made."
@@ -54,8 +55,12 @@ def gmi_report(trace: GMITrace, title: str, seed: int, found: ProbeResult) -> Ru
             Fact("seconds", f"{(trace.end_ns - trace.begin_ns) / 1e9:.3f}"),
         ),
         cluster=trace.cluster.name,
-        cluster_facts=tuple(
-            Fact(spec.device.name, f"GMI {spec.gmi_id}, role {spec.role}") for spec in trace.gmis
+        cluster_facts=(
+            *(
+                Fact(spec.device.name, f"GMI {spec.gmi_id}, role {spec.role}")
+                for spec in trace.gmis
+            ),
+            *core_facts(Cluster(name="GMIs", devices=tuple(s.device for s in trace.gmis))),
         ),
         planners=(),
         ratios=(),

@@ -25,7 +25,9 @@ from executor.experience.ring import RingLayout
 from executor.gmi.base import GMI
 from executor.gmi.communication import Channel, Collective, Communication, GMISpec, Link, Weights
 from executor.gmi.messages import Saved
+from executor.host import read_host_cpu
 from executor.launch.local import check_cores
+from executor.process_needs import oversubscription
 
 DEADLINE_S = 30.0
 Auto = Literal["auto"]
@@ -250,6 +252,9 @@ class GMISet:
         """Returns layout and communication as text, one line each."""
         lines = [f"layout {self.cluster.name}: {len(self.gmis)} GMIs, seed {self.seed}"]
         lines += [f"  {describe_gmi(spec)}" for spec in self.gmis]
+        used = Cluster(name="GMIs", devices=tuple(spec.device for spec in self.gmis))
+        if crowd := oversubscription(used, len(read_host_cpu().core_ids)):
+            lines.append(f"  {crowd}")
         total = self.communication.size_bytes
         lines.append(f"communication: {total / 2**20:.2f} MiB of {self.shm_dir}")
         for link in self._links:

@@ -8,6 +8,7 @@ from itertools import accumulate
 
 from doppler.api import simulate
 from doppler.calibration import Calibration
+from doppler.core.cluster import Cluster
 from doppler.core.costs import Costs
 from doppler.core.plan import Plan
 from doppler.core.problem import Objective, Problem
@@ -38,7 +39,9 @@ from doppler.report.timeline import Timeline, timeline
 from doppler.results import command_text
 from doppler.session import RewardRecord
 from doppler.training.config import Stage
+from executor.host import read_host_cpu
 from executor.probe import ProbeResult
+from executor.process_needs import oversubscription
 
 GANTT_ITERATIONS = 2
 NS_PER_MS = 1e6
@@ -137,12 +140,19 @@ def cluster_facts(problem: Problem, calibration: Calibration) -> tuple[Fact, ...
     """Returns what a report says of the devices and the runtime's own cost."""
     return (
         Fact("devices", ", ".join(device.name for device in problem.cluster.devices)),
+        *core_facts(problem.cluster),
         Fact("publish latency", calibration.publish_text),
         *(
             Fact(f"dispatch, {row.cores} core(s)", f"{row.time_ns / 1e3:.1f} us per op")
             for row in calibration.dispatch
         ),
     )
+
+
+def core_facts(cluster: Cluster) -> tuple[Fact, ...]:
+    """Returns a fact if a cluster on this host needs more cores than there are, else none."""
+    crowd = oversubscription(cluster, len(read_host_cpu().core_ids))
+    return (Fact("cores", crowd),) if crowd else ()
 
 
 def _planner_rows(run: LearnRun) -> tuple[PlannerRow, ...]:

@@ -64,6 +64,16 @@ def available_bytes(root: Path = Path("/")) -> int:
     return min(found)
 
 
+def available_threads(root: Path = Path("/")) -> int | None:
+    """Returns how many threads more the control groups of this process allow, None = no limit."""
+    found = []
+    for folder in _group_folders(root, "pids"):
+        limit, used = _read(folder / "pids.max"), _read(folder / "pids.current")
+        if limit and used and limit != "max":
+            found.append(max(0, int(limit) - int(used)))
+    return min(found, default=None)
+
+
 def _model(root: Path) -> str:
     for line in (root / "proc/cpuinfo").read_text().splitlines():
         key, _, value = line.partition(":")

@@ -1,7 +1,7 @@
 """What a run needs before anything starts, beside what is there: a sentence for each.
 
-Device memory, memory of the host, shared memory and file descriptors stop a run that cannot fit;
-more processes than cores only slow it down, so that is said and not refused.
+Device memory, memory of the host, shared memory, threads and file descriptors stop a run that
+cannot fit; more processes than cores only slow it down, so that is said and not refused.
 """
 
 import os
@@ -13,9 +13,10 @@ from pathlib import Path
 from doppler.core.cluster import Cluster
 from doppler.core.errors import CapacityError
 from doppler.core.problem import Problem
-from executor.host import available_bytes, read_host_cpu
+from executor.host import available_bytes, available_threads, read_host_cpu
 from executor.launch.gpus import GpuInventory
 from executor.launch.seats import Seat, Seating
+from executor.process_needs import process_needs
 from executor.shared_layout import SharedLayout
 from executor.shared_memory import free_bytes
 
@@ -55,6 +56,13 @@ class Need:
         return self.needed <= self.found
 
     @property
+    def mark(self) -> str:
+        """How it stands, in a word."""
+        if self.fits:
+            return "fits"
+        return "LESS" if self.is_hard else "OVERSUBSCRIBED"
+
+    @property
     def text(self) -> str:
         """The numbers in one sentence."""
         needed, found = f"{self.needed} {self.name}", str(self.found)
@@ -82,6 +90,7 @@ def needs_of(
     purpose: str,
     state_bytes: int = 0,
     root: Path = Path("/"),
+    num_watched: int = 0,
 ) -> list[Need]:
     """Returns what some workers need.
 
@@ -94,6 +103,7 @@ def needs_of(
         purpose: What that memory is, in words.
         state_bytes: State that they hold beside it.
         root: Folder that holds `proc` and `sys`.
+        num_watched: Other processes that each of them watches.
     """
     workers = f"a run in {len(seats)} process{'es' if len(seats) > 1 else ''}"
     needs = [_device_memory(cluster, inventory, name) for name in _gpu_names(cluster)]
@@ -108,7 +118,20 @@ def needs_of(
                 found=free_bytes(shm_dir),
             )
         )
-    open_now = len(os.listdir("/proc/self/fd"))
+    processes = process_needs(cluster, seats, num_watched)
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    max_threads = available_threads(root)
+    if max_threads is not None:
+        needs.append(
+            Need(
+                name="threads",
+                purpose=workers,
+                place="the control group (pids.max)",
+                unit="",
+                needed=sum(process.threads for process in processes),
+                found=max_threads,
+            )
+        )
     return [
         *needs,
         Need(
@@ -124,7 +147,7 @@ def needs_of(
             purpose=workers,
             place="this process",
             unit="",
-            needed=len(seats),
+            needed=sum(process.num_cores for process in processes),
             found=len(read_host_cpu(root).core_ids),
             is_hard=False,
         ),
@@ -134,7 +157,15 @@ def needs_of(
             place="this process (ulimit -n)",
             unit="",
             needed=FDS_PER_DEVICE * cluster.num_devices + FDS_BESIDE,
-            found=resource.getrlimit(resource.RLIMIT_NOFILE)[0] - open_now,
+            found=limit - len(os.listdir("/proc/self/fd")),
+        ),
+        Need(
+            name="file descriptors per process",
+            purpose="the largest process of the run",
+            place="a process (ulimit -n)",
+            unit="",
+            needed=max(process.descriptors for process in processes),
+            found=limit,
         ),
     ]
 

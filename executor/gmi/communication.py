@@ -182,6 +182,16 @@ class Communication:
         )
 
     @property
+    def num_watched(self) -> int:
+        """Processes that a GMI watches at most: the other members of each of its collectives."""
+        watched = [0] * self.num_gmis
+        for link in self.links:
+            if isinstance(link, Collective):
+                for member in link.members:
+                    watched[member] += len(link.members) - 1
+        return max(watched, default=0)
+
+    @property
     def size_bytes(self) -> int:
         """Shared memory in all."""
         return LINE_BYTES * self.num_gmis + sum(link.size_bytes for link in self.links)

@@ -76,7 +76,17 @@ class GMITeam:
         self._seating = Seating(cluster)
         purpose, size = f"the communication of {len(gmis)} GMIs", communication.size_bytes
         seating = self._seating
-        check_needs(needs_of(cluster, seating.seats, seating.inventory, shm_dir, size, purpose))
+        check_needs(
+            needs_of(
+                cluster,
+                seating.seats,
+                seating.inventory,
+                shm_dir,
+                size,
+                purpose,
+                num_watched=communication.num_watched,
+            )
+        )
         shared_fd = allocate(shm_dir, size, purpose)
         store_fd = os.memfd_create("store") if communication.needs_store else -1
         try:
