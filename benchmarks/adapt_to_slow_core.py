@@ -17,7 +17,7 @@ import numpy as np
 from support.common import finish
 
 from doppler.adapt import AdaptiveJob
-from doppler.calibration import Calibration, cache_folder, job_problem, load_or_calibrate
+from doppler.calibration import Calibration, cache_folder, load_or_calibrate
 from doppler.config import JOBS, CalibrationSettings
 from doppler.core.costs import Costs
 from doppler.core.hardware import Hardware
@@ -29,6 +29,7 @@ from doppler.measure import Interval, interleave, measured_period_ns, median_int
 from doppler.planners.base import Budget
 from doppler.planners.learned import LearnedPlanner
 from doppler.session import JobSession
+from doppler.simple_plans import job_problem
 from executor.options import ExecutorOptions
 from executor.probe import probe
 from simulator.scorer import CompiledScorer

@@ -35,7 +35,6 @@ from scipy import stats
 from support.common import finish
 
 from doppler.api import score_plan, simulate
-from doppler.calibration import single_plan
 from doppler.compose import compose_config
 from doppler.config import LearnConfig
 from doppler.console import View
@@ -44,6 +43,7 @@ from doppler.learn_run import LEARNED, WARMUP_ITERATIONS, LearnRun
 from doppler.learning import learn
 from doppler.measure import Interval, measured_period_ns, median_interval
 from doppler.session import JobSession
+from doppler.simple_plans import single_plan
 from doppler.tensor_config import TENSOR_JOBS
 from executor.options import ExecutorOptions
 

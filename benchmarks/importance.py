@@ -19,7 +19,6 @@ from pathlib import Path
 import numpy as np
 from support.common import finish
 
-from doppler.calibration import job_problem, spread_plan
 from doppler.config import JOBS
 from doppler.core.job_mode import JobMode
 from doppler.core.layout import per_core_layout
@@ -27,6 +26,7 @@ from doppler.core.problem import Problem
 from doppler.core.trace import Trace
 from doppler.jobs import build_job
 from doppler.session import JobSession
+from doppler.simple_plans import job_problem, spread_plan
 from executor.drl.importance import Importance
 from executor.options import ExecutorOptions
 from executor.probe import probe

@@ -33,7 +33,7 @@ from rich.console import Console
 from support.common import finish
 from support.recovery_gmis import CHANNEL_BATCH, FIELDS, Agent, Reducer, Trainer
 
-from doppler.calibration import calibrate, job_problem, save_calibration, spread_plan
+from doppler.calibration import calibrate, save_calibration
 from doppler.config import JOBS, CalibrationSettings, OnFailure, RunConfig, RunSettings
 from doppler.console import View
 from doppler.core.cluster import Cluster, Device
@@ -43,6 +43,7 @@ from doppler.gmi import GMIManager
 from doppler.jobs import build_job
 from doppler.results import CLUSTER_FILE, COSTS_FILE, METRICS_FILE, PLAN_FILE
 from doppler.running import run_plan
+from doppler.simple_plans import job_problem, spread_plan
 from executor.options import ExecutorOptions
 from executor.probe import probe
 

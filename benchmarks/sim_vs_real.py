@@ -19,14 +19,7 @@ from scipy import stats
 from support.common import finish
 
 from doppler.api import plan_problem, score_plan
-from doppler.calibration import (
-    Calibration,
-    DispatchCost,
-    calibrate,
-    job_problem,
-    single_plan,
-    spread_plan,
-)
+from doppler.calibration import Calibration, DispatchCost, calibrate
 from doppler.config import JOBS, CalibrationSettings
 from doppler.core.costs import Costs
 from doppler.core.hardware import Hardware
@@ -38,6 +31,7 @@ from doppler.jobs import RealJob, build_job
 from doppler.measure import Interval, measured_period_ns, median_interval
 from doppler.planners.mask import Mask, make_mask
 from doppler.session import JobSession
+from doppler.simple_plans import job_problem, single_plan, spread_plan
 from executor.options import ExecutorOptions
 from executor.probe import probe
 from simulator.calibrate import Observation, fit_dispatch_ns, fit_latency_ns, observe

@@ -39,7 +39,7 @@ import numpy as np
 from executor_overhead import cpu_times, foreign_cpu
 from support.common import finish, machine
 
-from doppler.calibration import job_problem, load_or_calibrate, single_plan, spread_plan
+from doppler.calibration import load_or_calibrate
 from doppler.config import JOBS, CalibrationSettings, JobConfig
 from doppler.core.layout import per_core_layout
 from doppler.core.plan import Plan
@@ -49,6 +49,7 @@ from doppler.measure import MIN_RATIOS, keep_or_leave, measured_period_ns, ratio
 from doppler.planners.base import Budget
 from doppler.planners.learned import LearnedPlanner
 from doppler.session import JobSession, mean_return
+from doppler.simple_plans import job_problem, single_plan, spread_plan
 from doppler.training.config import Start
 from executor.options import ExecutorOptions
 from executor.probe import probe

@@ -18,7 +18,7 @@ import numpy as np
 from rich.table import Table
 
 from doppler.api import make_scorer
-from doppler.calibration import job_problem, load_or_calibrate, spread_plan
+from doppler.calibration import load_or_calibrate
 from doppler.config import CalibrationSettings, JobConfig
 from doppler.console import View
 from doppler.core.costs import Costs
@@ -41,6 +41,7 @@ from doppler.graphs.levels import priorities_of, upward_ranks
 from doppler.jobs import AUTO, RLJob, build_job
 from doppler.measure import MIN_RATIOS, Interval, keep_or_leave, measured_period_ns, median_interval
 from doppler.session import JobSession
+from doppler.simple_plans import job_problem, spread_plan
 from executor.options import ExecutorOptions
 from executor.probe import probe
 from simulator.costs.measured import CostEntry, CostTable

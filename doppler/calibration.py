@@ -9,29 +9,25 @@ import dataclasses
 import datetime
 import json
 import os
-import statistics
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from doppler.calibration_bench import (
+    Bench,
+    DispatchCost,
+    MeasuredLayouts,
+    Progress,
+    core_layouts,
+)
 from doppler.config import AnyJobConfig, CalibrationSettings, JobConfig
-from doppler.coordinator.templates import dp_only_devices, has_roles
 from doppler.core.cluster import Cluster
 from doppler.core.codecs.fields import decode, encode
 from doppler.core.errors import FormatError
 from doppler.core.hardware import Hardware
-from doppler.core.layout import Layout, all_cores_layout, per_core_layout
-from doppler.core.plan import Plan, make_plan
-from doppler.core.problem import Problem
 from doppler.core.serialize import read_json, write_atomic
 from doppler.jobs import sized_jobs
-from doppler.planners.mask import make_mask
-from doppler.planners.round_robin import deal
 from doppler.provenance import content_key, describe_machine, job_file_digest, versions
-from doppler.real_job import RealJob
-from doppler.session import JobSession
 from executor.options import ExecutorOptions
-from simulator.calibrate import Observation, fit_dispatch_ns, fit_latency_ns, observe
 from simulator.calibration.held_out import (
     FoldShift,
     HeldOutError,
@@ -40,30 +36,15 @@ from simulator.calibration.held_out import (
     unsteady_text,
 )
 from simulator.calibration.launch import LaunchFit, fit_launches
-from simulator.calibration.links import LinkFit, fit_links
+from simulator.calibration.links import LinkFit
 from simulator.calibration.noise import KindNoise, fit_noise
-from simulator.costs.alpha_beta import TransferSample, transfer_samples, with_fitted_links
+from simulator.costs.alpha_beta import with_fitted_links
 from simulator.costs.measured import CostEntry, CostTable, fit_entries
 
 SCHEMA_VERSION = 5
 READ_VERSIONS = (2, 3, 4, 5)
 """Version 4 had no size of ops without flop; 3 no shifts; 2 no noise, launches, links, held_out."""
 CACHE_VARIABLE = "XDG_CACHE_HOME"
-TURNS = 4
-"""Short runs per plan, one plan after the other."""
-FOLDS = 2
-"""Turns are dealt out to so many folds; each is judged by the table of the others."""
-
-Progress = Callable[[str], None]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DispatchCost:
-    """The runtime's own cost per op on one kind of device."""
-
-    device_kind: str
-    cores: int
-    time_ns: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,14 +112,19 @@ class Calibration:
         )
         return dataclasses.replace(self, factors=factors)
 
-    def hardware(self, hardware: Hardware) -> Hardware:
-        """Returns the hardware with the latency between the cores of a host, if measured."""
+    def hardware(self, hardware: Hardware, kind: str = "cpu") -> Hardware:
+        """Returns the hardware with the latency between parts of a processor, if measured.
+
+        Args:
+            hardware: As probed.
+            kind: Kind of the processors that were measured.
+        """
         if self.publish_ns == 0:
             return hardware
         return dataclasses.replace(
             hardware,
             processors=tuple(
-                dataclasses.replace(p, publish_ns=self.publish_ns) if p.kind == "cpu" else p
+                dataclasses.replace(p, publish_ns=self.publish_ns) if p.kind == kind else p
                 for p in hardware.processors
             ),
         )
@@ -175,11 +161,14 @@ def cache_folder(setting: str | None) -> Path:
 
 
 def calibration_key(
-    settings: AnyJobConfig, hardware: Hardware, calibration: CalibrationSettings
+    settings: AnyJobConfig,
+    hardware: Hardware,
+    calibration: CalibrationSettings,
+    layouts: MeasuredLayouts | None = None,
 ) -> str:
     """Returns the content key: machine, versions (that of the file, too), job, how it is measured.
 
-    The seed is not in it.
+    The seed is not in it. Layouts are where they are not those of the cores.
 
     A custom job's file counts by its content, not by where it lies.
 
@@ -191,16 +180,19 @@ def calibration_key(
         job["path"] = None if settings.path is None else job_file_digest(settings.path)
     measured = dataclasses.asdict(calibration)
     del measured["refresh"]
-    return content_key(
-        hardware, {"job": job, "calibration": measured, "schema_version": SCHEMA_VERSION}
-    )
+    what = {"job": job, "calibration": measured, "schema_version": SCHEMA_VERSION}
+    return content_key(hardware, what if layouts is None else {**what, "layouts": layouts.names})
 
 
 def calibration_path(
-    settings: AnyJobConfig, hardware: Hardware, calibration: CalibrationSettings, cache: Path
+    settings: AnyJobConfig,
+    hardware: Hardware,
+    calibration: CalibrationSettings,
+    cache: Path,
+    layouts: MeasuredLayouts | None = None,
 ) -> Path:
     """Returns the file of a job's cost table in the cache, there or not."""
-    return cache / f"{calibration_key(settings, hardware, calibration)}.json"
+    return cache / f"{calibration_key(settings, hardware, calibration, layouts)}.json"
 
 
 def save_calibration(path: Path, calibration: Calibration) -> None:
@@ -240,9 +232,10 @@ def load_or_calibrate(
     seed: int,
     options: ExecutorOptions,
     progress: Progress,
+    layouts: MeasuredLayouts | None = None,
 ) -> tuple[Calibration, bool]:
     """Returns the calibration of a job, and whether it came from the cache."""
-    path = calibration_path(settings, hardware, calibration, cache)
+    path = calibration_path(settings, hardware, calibration, cache, layouts)
     key = path.stem
     if path.exists() and not calibration.refresh:
         stored = load_calibration(path)
@@ -250,7 +243,13 @@ def load_or_calibrate(
             raise FormatError(f"cost table {str(path)!r} was made for key {stored.key}, not {key}")
         return stored, True
     measured = calibrate(
-        settings, hardware, calibration, seed=seed, options=options, progress=progress
+        settings,
+        hardware,
+        calibration,
+        seed=seed,
+        options=options,
+        progress=progress,
+        layouts=layouts,
     )
     save_calibration(path, measured)
     return measured, False
@@ -264,19 +263,21 @@ def calibrate(
     seed: int,
     options: ExecutorOptions,
     progress: Progress,
+    layouts: MeasuredLayouts | None = None,
 ) -> Calibration:
-    """Measures the job's components and returns the calibration."""
-    bench = _Bench(calibration, options, progress)
+    """Measures the job's components on layouts (None: of the cores), returns the calibration."""
+    bench = Bench(calibration, options, progress)
     cpu = next(p for p in hardware.processors if p.kind == "cpu")
+    where = layouts or core_layouts(cpu)
     for job, is_itself in sized_jobs(settings, calibration.env_counts, seed):
-        if cpu.num_units > 1:
-            bench.measure_spread(job, hardware, per_core_layout(cpu))
-        if is_itself or cpu.num_units == 1:
-            bench.measure_single(job, hardware, all_cores_layout(cpu))
+        if where.spread is not None:
+            bench.measure_spread(job, hardware, where.spread)
+        if is_itself or where.spread is None:
+            bench.measure_single(job, hardware, where.single)
     observations = [seen for fold in bench.folds for seen in fold]
     entries = fit_entries(observations)
     return Calibration(
-        key=calibration_key(settings, hardware, calibration),
+        key=calibration_key(settings, hardware, calibration, layouts),
         entries=entries,
         dispatch=bench.dispatch(),
         publish_ns=bench.publish_ns(),
@@ -296,104 +297,3 @@ def calibrate(
         held_out=held_out_errors(bench.folds),
         shifts=fold_shifts(bench.folds),
     )
-
-
-class _Bench:
-    """Runs plans on executors and gathers what their traces say."""
-
-    def __init__(
-        self, settings: CalibrationSettings, options: ExecutorOptions, progress: Progress
-    ) -> None:
-        self.folds: tuple[list[Observation], ...] = tuple([] for _ in range(FOLDS))
-        self._settings = settings
-        self._options = options
-        self._progress = progress
-        self._dispatch: dict[tuple[str, int], list[int]] = {}
-        self._latency: list[int] = []
-        self._samples: dict[tuple[str, str], list[TransferSample]] = {}
-
-    def measure_spread(self, job: RealJob, hardware: Hardware, layout: Layout) -> None:
-        """Measures ops alone on one core, and beside busy siblings, in turns.
-
-        Alternating short runs see the same speed of the machine, which drifts; the slowdown
-        beside a busy sibling would otherwise be mixed with it.
-        """
-        problem = job_problem(job, hardware, layout)
-        plans = (single_plan(problem), spread_plan(problem))
-        with JobSession(job, problem, self._options) as session:
-            session.run(plans[1], max(1, self._settings.warmup))
-            for turn in range(TURNS):
-                for plan in plans if turn % 2 == 0 else reversed(plans):
-                    self._measure(session, plan, job, turn)
-
-    def measure_single(self, job: RealJob, hardware: Hardware, layout: Layout) -> None:
-        """Measures ops on the first device of a layout."""
-        problem = job_problem(job, hardware, layout)
-        plan = single_plan(problem)
-        with JobSession(job, problem, self._options) as session:
-            session.run(plan, max(1, self._settings.warmup))
-            for turn in range(TURNS // 2):
-                self._measure(session, plan, job, turn)
-
-    def dispatch(self) -> tuple[DispatchCost, ...]:
-        """Returns the dispatch cost per kind of device."""
-        return tuple(
-            DispatchCost(device_kind=kind, cores=cores, time_ns=round(statistics.median(values)))
-            for (kind, cores), values in sorted(self._dispatch.items())
-        )
-
-    def links(self) -> tuple[LinkFit, ...]:
-        """Returns latency and bandwidth of the links that copied."""
-        return fit_links(self._samples)
-
-    def publish_ns(self) -> int:
-        """Returns the latency between workers, at least 1; 0 if there was none to measure."""
-        return max(1, round(statistics.median(self._latency))) if self._latency else 0
-
-    def _measure(self, session: JobSession, plan: Plan, job: RealJob, turn: int) -> None:
-        problem = session.problem
-        layout = problem.cluster.name.rpartition("/")[2]
-        self._progress(f"{job.size}, {layout}, {plan.source.replace('_', ' ')}")
-        count = -(-self._settings.iterations // TURNS)
-        trace = session.run(plan, 1 + count)
-        self.folds[turn % FOLDS].extend(observe(problem, trace, 1))
-        for pair, samples in transfer_samples(problem, trace, 1).items():
-            self._samples.setdefault(pair, []).extend(samples)
-        device = problem.cluster.devices[0]
-        key = (device.kind, len(device.cores))
-        if len(set(plan.placement)) == 1:
-            self._dispatch.setdefault(key, []).append(fit_dispatch_ns(trace, 1))
-        latency = fit_latency_ns(problem, trace, 1)
-        if latency is not None:
-            self._latency.append(latency)
-
-
-def job_problem(job: RealJob, hardware: Hardware, layout: Layout) -> Problem:
-    """Returns the placement problem of a job on hardware cut by a layout."""
-    return Problem(graph=job.graph, cluster=layout.apply(hardware), objective=job.objective)
-
-
-def single_plan(problem: Problem) -> Plan:
-    """Returns the plan with every op on device 0, in topological order."""
-    placement = (0,) * problem.graph.num_ops
-    return make_plan(problem, placement, _topological_priorities(problem), "single_device")
-
-
-def spread_plan(problem: Problem) -> Plan:
-    """Returns the plan that deals a job out over all devices.
-
-    Shard by shard (GMI-DRL's DP-only) for a deep-RL job, op by op for other graphs.
-    """
-    mask = make_mask(problem)
-    is_drl = has_roles(problem.graph)
-    devices_U = dp_only_devices(mask) if is_drl else deal(mask)
-    placement = tuple(int(device) for device in mask.placement(devices_U))
-    source = "dp_only" if is_drl else "round_robin"
-    return make_plan(problem, placement, _topological_priorities(problem), source)
-
-
-def _topological_priorities(problem: Problem) -> tuple[int, ...]:
-    priorities = [0] * problem.graph.num_ops
-    for position, op in enumerate(problem.graph.topological_order):
-        priorities[op] = -position
-    return tuple(priorities)

@@ -14,7 +14,8 @@ from pathlib import Path
 import numpy as np
 
 from doppler.api import plan_problem, score_plan, simulate
-from doppler.calibration import Calibration, Progress, job_problem, single_plan, spread_plan
+from doppler.calibration import Calibration
+from doppler.calibration_bench import Progress
 from doppler.config import AnyJobConfig, CheckSettings
 from doppler.core.codecs.fields import encode
 from doppler.core.errors import ConfigError
@@ -31,6 +32,7 @@ from doppler.planners.mask import make_mask
 from doppler.provenance import describe_machine
 from doppler.real_job import RealJob
 from doppler.session import JobSession
+from doppler.simple_plans import job_problem, single_plan, spread_plan
 from executor.options import ExecutorOptions
 from simulator.costs.roofline import RooflineModel
 from simulator.hardware.catalogue import load_catalogue

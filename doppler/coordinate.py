@@ -18,6 +18,7 @@ from doppler.compose import overridden_keys
 from doppler.config import JobConfig
 from doppler.console import View
 from doppler.coordinate_config import CoordinateConfig, ProfileSource
+from doppler.coordinate_cut import make_cut
 from doppler.coordinate_output import Choice, check_folder, fastest, write_choices
 from doppler.coordination import Batch, Coordination, Row, Verified
 from doppler.coordinator.reading import Reading
@@ -41,7 +42,8 @@ from doppler.coordinator.search import (
 from doppler.coordinator.variants import Refusal, variant_name
 from doppler.core.errors import ConfigError
 from doppler.core.job_mode import JobMode
-from doppler.jobs import resolve_job
+from doppler.core.layout import Backend
+from doppler.jobs import AUTO, resolve_job
 from doppler.planners.learned import SOURCE
 from executor.options import ExecutorOptions
 from executor.probe import probe
@@ -53,6 +55,11 @@ def coordinate(config: CoordinateConfig, command: Sequence[str]) -> None:
     folder = check_folder(config.output)
     names = _wanted(config, settings.mode)
     view = View()
+    if config.backend is not Backend.core_group and settings.all_reduce == AUTO:
+        raise ConfigError(
+            f"job.all_reduce=auto compares on cores, and backend is {config.backend.value}: name a "
+            "composition"
+        )
     settings = with_all_reduce(
         settings,
         config.calibration,
@@ -110,7 +117,9 @@ def _calibrated(
     config: CoordinateConfig, settings: JobConfig, view: View
 ) -> tuple[Coordination, dict[bool, Calibration]]:
     """Returns the job with measured costs of both forms of its graph, and the measurements."""
-    hardware = probe(shm_dir=config.executor.shm_dir).hardware
+    found = probe(shm_dir=config.executor.shm_dir)
+    hardware = found.hardware
+    cut = make_cut(found, config.backend, config.max_gmis)
     options = ExecutorOptions(shm_dir=config.executor.shm_dir)
     calibrations: dict[bool, Calibration] = {}
     warnings: list[str | None] = []
@@ -124,14 +133,15 @@ def _calibrated(
                 seed=config.seed,
                 options=options,
                 progress=lambda note: advance(1, note),
+                layouts=cut.measured,
             )
             calibrations[fused] = calibration
             warnings.append(calibration.warning)
-            hardware = calibration.hardware(hardware) if fused else hardware
+            hardware = calibration.hardware(hardware, cut.kind) if fused else hardware
     for text in filter(None, warnings):
         view.line(f"warning: {text}")
     tables = {fused: calibration.table() for fused, calibration in calibrations.items()}
-    return Coordination(settings, hardware, tables, config.seed), calibrations
+    return Coordination(settings, hardware, tables, config.seed, cut, options), calibrations
 
 
 def _show_batch(
@@ -147,9 +157,7 @@ def _show_batch(
     found: Verified | None = None
     if checked:
         with view.progress("measuring the best", None):
-            found = coordination.verify(
-                checked, config.windows, config.iterations, config.executor.shm_dir
-            )
+            found = coordination.verify(checked, config.windows, config.iterations)
     num_envs = ranked[0].batch.num_envs
     settings = coordination.settings
     table = Table(
@@ -230,26 +238,34 @@ def _show_model(coordination: Coordination, envs_per_shard: int, view: View) -> 
     roles = coordination.roles(batch)
     links = coordination.layouts[max(coordination.layouts)].apply(coordination.hardware).links
     mode = coordination.settings.mode
+    rates = [link.bytes_per_s for link in links if link.bytes_per_s is not None]
 
     def predicted(template: Template, occupancy: Occupancy, reading: Reading) -> Prediction:
         return predict(
             template,
             roles.profile,
             mode,
-            resource_per_gpu=1.0,
+            resource_per_gpu=float(coordination.cut.num_processors),
             latency_ns=max((link.latency_ns for link in links), default=0),
-            bytes_per_s=None,  # workers of one host share their tensors
+            bytes_per_s=min(rates, default=None),  # none: workers of one host share their tensors
             num_gmis=max(coordination.layouts),
             occupancy=occupancy,
             reading=reading,
         )
 
     templates = templates_for(mode)
-    predictions = rank([predicted(t, Occupancy.reserved, Reading.corrected) for t in templates])
+    occupancy = coordination.cut.occupancy
+    predictions = rank([predicted(t, occupancy, Reading.corrected) for t in templates])
     table = Table(
         title=f"GMI-DRL's resource model on measured op times ({roles.dominant.value} decides)"
     )
-    for heading in ("template", "R, part of the cores", "T + COM", "predicted steps/s", "printed"):
+    for heading in (
+        "template",
+        f"R, part of a {coordination.cut.kind}",
+        "T + COM",
+        "predicted steps/s",
+        "printed",
+    ):
         table.add_column(heading, justify="left" if heading == "template" else "right")
     steps = batch.envs_per_shard * coordination.settings.horizon
     for found in predictions:
@@ -276,10 +292,14 @@ def _show_searches(
     most = max(coordination.layouts)
     shards = coordination.settings.num_shards
     # Times are known up to twice the largest count that was measured, on all GMIs together.
-    known = [count for count in counts if count * most <= 2 * max(counts)] or [min(counts)]
+    known = [
+        count * shards
+        for count in counts
+        if coordination.envs_per_shard(most, count * shards) <= 2 * max(counts)
+    ]
     space = SearchSpace(
         gmis=tuple(sorted(coordination.layouts, reverse=True)),
-        envs=tuple(count * shards for count in known),
+        envs=tuple(config.profile_envs or known or [min(counts) * shards]),
         gpu_memory_bytes=coordination.memory_bytes,
     )
     profile: Profile = coordination.profile
@@ -287,9 +307,7 @@ def _show_searches(
 
         @functools.cache  # all searches see one measurement of a point
         def profile(gmis: int, envs: int) -> Sample | None:
-            return coordination.measured_profile(
-                gmis, envs, config.iterations, config.executor.shm_dir
-            )
+            return coordination.measured_profile(gmis, envs, config.iterations)
 
     searches: dict[str, Callable[[], SearchResult]] = {
         "algorithm 1": lambda: algorithm_1(profile, _rate, space),

@@ -7,6 +7,7 @@ from typing import Any
 from doppler.config import CalibrationSettings, ExecutorSettings, JobConfig, at_least, setting
 from doppler.coordinator.resource_model import Template
 from doppler.core.errors import ConfigError, nearest
+from doppler.core.layout import Backend
 from doppler.measure import MIN_RATIOS
 from doppler.planners.learned import SOURCE
 
@@ -29,6 +30,11 @@ class CoordinateConfig:
         CalibrationSettings, "measuring components; env_counts are the counts that are compared"
     )
     executor: ExecutorSettings = setting(ExecutorSettings, "the executor")
+    backend: Backend = setting(
+        Backend.core_group,
+        f"what is cut: {', '.join(b.value for b in Backend)}; all but the first cut every GPU",
+    )
+    max_gmis: int = setting(10, "GMIs per GPU at most (cores are cut as finely as can be)")
     templates: list[str] | None = setting(
         None,
         f"what is compared: names among {', '.join(t.value for t in Template)} and {SOURCE}; "
@@ -46,14 +52,22 @@ class CoordinateConfig:
     profiles: ProfileSource = setting(
         ProfileSource.simulated, "profiles of GMI-DRL's search: simulated, or measured (slower)"
     )
+    profile_envs: list[int] | None = setting(
+        None,
+        "environments per GMI that GMI-DRL's search profiles, ascending; null = the counts that "
+        "are compared. Those beyond the measured op times need profiles=measured",
+    )
     cost_cache: str | None = setting(None, "folder of measured cost tables; null = the user cache")
     seed: int = setting(0, "seed of the job")
 
     def __post_init__(self) -> None:
         at_least(self, 0, "verify")
-        at_least(self, 1, "budget")
+        at_least(self, 1, "budget", "max_gmis")
         at_least(self, MIN_RATIOS, "windows")
         at_least(self, 3, "iterations")
+        envs = self.profile_envs
+        if envs is not None and (not envs or min(envs) < 1 or envs != sorted(set(envs))):
+            raise ConfigError(f"profile_envs are counts from 1 on, ascending, and they are {envs}")
         valid = [*(template.value for template in Template), SOURCE]
         for name in self.templates or ():
             if name not in valid:

@@ -1,4 +1,4 @@
-"""A job on this machine's cores under every layout, template, number of shards and learned plan.
+"""A job on this machine under every layout, template, number of shards and learned plan.
 
 The global batch stays as it is while layout, shards and placement are compared. How large a batch
 should be is another question, in which learning has a say: the fastest batch is told beside.
@@ -6,14 +6,14 @@ should be is another question, in which learning has a say: the fastest batch is
 
 import dataclasses
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 
 import numpy as np
 
 from doppler.api import make_scorer, open_executor, simulate
 from doppler.config import JobConfig
-from doppler.coordinator.layouts import even_layout, max_gmis
+from doppler.coordinate_cut import Cut, core_cut
 from doppler.coordinator.measured_roles import MeasuredRoles, measured_roles
 from doppler.coordinator.resource_model import Template
 from doppler.coordinator.search import Sample
@@ -26,12 +26,13 @@ from doppler.coordinator.variants import (
     all_variants,
     make_variant,
 )
-from doppler.core.costs import Costs
+from doppler.core.costs import Costs, make_costs
 from doppler.core.errors import CapacityError, WorkerDiedError
 from doppler.core.graph import DataflowGraph
 from doppler.core.hardware import Hardware
-from doppler.core.layout import Backend, Layout
+from doppler.core.layout import Layout
 from doppler.core.problem import Problem
+from doppler.core.trace import Trace
 from doppler.jobs import RLJob, build_job
 from doppler.measure import (
     Interval,
@@ -46,8 +47,11 @@ from doppler.training.config import Start
 from executor.options import ExecutorOptions
 from executor.runtime import CoreExecutor
 from simulator.costs.measured import CostTable
+from simulator.costs.source import UnknownTimeError
 
 NS_PER_S = 1e9
+WARM_UP = 3
+"""Iterations that are run first where a window has workers of its own."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,28 +115,33 @@ class Verified:
 
 
 class Coordination:
-    """A job on this machine's cores, with measured costs.
+    """A job on this machine's cores or GPUs, with measured costs.
 
     Attributes:
         settings: The job.
-        hardware: This machine, with the measured latency between cores.
-        layouts: GMIs -> layout.
-        memory_bytes: Memory of the processor.
+        hardware: This machine, with the measured latency between parts of a processor.
+        cut: How it is cut.
+        layouts: GMIs per processor -> layout.
+        memory_bytes: Memory of a processor.
     """
 
     def __init__(
-        self, settings: JobConfig, hardware: Hardware, tables: dict[bool, CostTable], seed: int
+        self,
+        settings: JobConfig,
+        hardware: Hardware,
+        tables: dict[bool, CostTable],
+        seed: int,
+        cut: Cut | None = None,
+        options: ExecutorOptions | None = None,
     ) -> None:
         self.settings = settings
         self.hardware = hardware
+        self.cut = cut or core_cut(hardware)
+        self.layouts: dict[int, Layout] = dict(self.cut.layouts)
+        self.memory_bytes = self.cut.memory_bytes
         self._tables = tables
         self._seed = seed
-        cpu = next(p for p in hardware.processors if p.kind == "cpu")
-        self.layouts: dict[int, Layout] = {
-            gmis: even_layout(hardware, Backend.core_group, gmis)
-            for gmis in range(1, max_gmis(cpu, Backend.core_group) + 1)
-        }
-        self.memory_bytes = cpu.memory_bytes
+        self._options = options or ExecutorOptions()
 
     def batches(self, envs_per_shard: int) -> list[Batch]:
         """Returns the job's batch in its own shards, in half and in twice as many, where it can."""
@@ -143,18 +152,21 @@ class Coordination:
             Batch(num_envs=num_envs, num_shards=count) for count in counts if num_envs % count == 0
         ]
 
-    def real_settings(self, batch: Batch, fused: bool) -> JobConfig:
+    def real_settings(
+        self, batch: Batch, fused: bool, num_trainers: int | None = None
+    ) -> JobConfig:
         """Returns the job's settings with a batch of another size or cut."""
         return dataclasses.replace(
             self.settings,
             num_shards=batch.num_shards,
             envs_per_shard=batch.envs_per_shard,
             fused=fused,
+            num_trainers=num_trainers or self.settings.num_trainers,
         )
 
-    def real_job(self, batch: Batch, fused: bool) -> RLJob:
+    def real_job(self, batch: Batch, fused: bool, num_trainers: int | None = None) -> RLJob:
         """Returns the job with a batch of another size or cut."""
-        return build_job(self.real_settings(batch, fused), self._seed)
+        return build_job(self.real_settings(batch, fused, num_trainers), self._seed)
 
     def costs(self, problem: Problem) -> Costs:
         """Returns the measured costs of a problem's graph."""
@@ -199,10 +211,14 @@ class Coordination:
         return rows
 
     def profile(self, gmis: int, envs: int) -> Sample:
-        """Returns the simulated profile of DP-only with `envs` environments on each of the GMIs."""
-        row = self._dp_only(gmis, envs)
-        problem = row.variant.problem
-        trace = simulate(problem, row.variant.plan, self.costs(problem), 3)
+        """Returns the simulated profile of DP-only with `envs` environments on each of the GMIs.
+
+        Raises:
+            UnknownTimeError: If times of such sizes are not known.
+        """
+        variant, batch = self._dp_only(gmis, envs, self.costs)
+        row = self._row(variant, batch)
+        trace = simulate(variant.problem, variant.plan, self.costs(variant.problem), 3)
         return Sample(
             gmis=gmis,
             envs=envs,
@@ -210,29 +226,31 @@ class Coordination:
             memory_bytes=max(trace.peak_bytes),
         )
 
-    def measured_profile(
-        self, gmis: int, envs: int, iterations: int, shm_dir: str
-    ) -> Sample | None:
+    def measured_profile(self, gmis: int, envs: int, iterations: int) -> Sample | None:
         """Returns the same as measured on this machine; None if memory runs out.
 
         Memory runs out where the executor says so, and where the system ends a worker: nobody else
-        ends one here. The bytes of a sample are those of tensors in both cases.
+        ends one here. The bytes of a sample are those of tensors; on GPUs they are at least a GMI's
+        part of all that the run took of the device's memory, contexts and caches included.
         """
-        row = self._dp_only(gmis, envs)
-        problem, plan = row.variant.problem, row.variant.plan
-        job = self.real_job(row.batch, fused=True)
+        variant, batch = self._dp_only(gmis, envs, self._costs_or_units)
+        problem, plan = variant.problem, variant.plan
+        job = self.real_job(batch, True, variant.cut.num_trainers)
+        before = self.cut.free_bytes()
         try:
-            with open_executor(job.spec, problem, ExecutorOptions(shm_dir=shm_dir)) as executor:
+            with open_executor(job.spec, problem, self._options) as executor:
                 executor.run(problem, plan, 3)
                 margins = margins_of(problem.graph, self.settings.mode)
                 trace = executor.run(problem, plan, iterations + margins.num_iterations)
+                after = self.cut.free_bytes()
         except (CapacityError, WorkerDiedError):
             return None
+        taken = max((before[gpu] - free for gpu, free in after.items()), default=0)
         return Sample(
             gmis=gmis,
             envs=envs,
             steps_per_s=job.env_steps_per_iteration * NS_PER_S / measured_period_ns(trace, margins),
-            memory_bytes=max(trace.peak_bytes),
+            memory_bytes=max(*trace.peak_bytes, taken // gmis),
         )
 
     def roles(self, batch: Batch) -> MeasuredRoles:
@@ -242,36 +260,41 @@ class Coordination:
         problem = Problem(graph=graph, cluster=self.layouts[gmis].apply(self.hardware))
         return measured_roles(problem, self.costs(problem), gmis)
 
-    def verify(self, rows: Sequence[Row], windows: int, iterations: int, shm_dir: str) -> Verified:
+    def verify(self, rows: Sequence[Row], windows: int, iterations: int) -> Verified:
         """Measures rows on this machine in turns, and chooses one.
+
+        On cores the workers of all rows stay; on GPUs, whose memory their layouts share out in
+        full, they are started anew for every window.
 
         Args:
             rows: At least one of them is a template's.
             windows: Windows per row, after one that warms up.
             iterations: Iterations measured per window, beside its margins (`margins_of`).
-            shm_dir: Mount for the shared memory.
         """
         rates: list[list[float]] = [[] for _ in rows]
         jobs = [self.real_job(row.batch, row.variant.cut.fused) for row in rows]
         with ExitStack() as stack:
             executors: dict[tuple[str, str], CoreExecutor] = {}
-            for row, job in zip(rows, jobs, strict=True):
-                key = _key(row)
+
+            def run(index: int, count: int) -> Trace:
+                problem, plan = rows[index].variant.problem, rows[index].variant.plan
+                if not self.cut.is_on_cores:
+                    with open_executor(jobs[index].spec, problem, self._options) as executor:
+                        executor.run(problem, plan, WARM_UP)
+                        return executor.run(problem, plan, count)
+                key = _key(rows[index])
                 if key not in executors:
-                    executors[key] = stack.enter_context(
-                        open_executor(
-                            job.spec, row.variant.problem, ExecutorOptions(shm_dir=shm_dir)
-                        )
-                    )
+                    opened = open_executor(jobs[index].spec, problem, self._options)
+                    executors[key] = stack.enter_context(opened)
+                return executors[key].run(problem, plan, count)
+
             for turn in range(windows + 1):
                 order = range(len(rows)) if turn % 2 == 0 else reversed(range(len(rows)))
                 for index in order:
-                    row = rows[index]
-                    problem = row.variant.problem
-                    margins = margins_of(problem.graph, self.settings.mode)
-                    trace = executors[_key(row)].run(
-                        problem, row.variant.plan, iterations + margins.num_iterations
-                    )
+                    margins = margins_of(rows[index].variant.graph, self.settings.mode)
+                    if turn == 0 and not self.cut.is_on_cores:
+                        continue  # every window warms up on its own
+                    trace = run(index, iterations + margins.num_iterations)
                     if turn:
                         steps = jobs[index].env_steps_per_iteration
                         period_ns = measured_period_ns(trace, margins)
@@ -284,11 +307,30 @@ class Coordination:
             chosen=keep_or_leave([[1 / v for v in values] for values in rates], incumbent),
         )
 
-    def _job(self, batch: Batch) -> DRLJob:
+    def envs_per_shard(self, gmis: int, envs: int) -> int:
+        """Returns the environments of a shard in the profile of so many on each GMI."""
+        return max(1, round(envs / self._per_gmi(self.settings.num_shards, gmis)))
+
+    def _per_gmi(self, count: int, gmis: int) -> int:
+        """As many of the job's shards (or trainers) as each GMI gets in a profile, at least one."""
+        return max(1, round(count / (gmis * self.cut.num_processors)))
+
+    def _costs_or_units(self, problem: Problem) -> Costs:
+        """Measured costs, or a unit of time per op: good enough to order the ops of a profile."""
+        try:
+            return self.costs(problem)
+        except UnknownTimeError:
+            row = (1,) * problem.cluster.num_devices
+            nothing = (0,) * problem.cluster.num_devices
+            return make_costs(
+                problem, tuple(nothing if op.is_input else row for op in problem.graph.ops)
+            )
+
+    def _job(self, batch: Batch, num_trainers: int | None = None) -> DRLJob:
         """Returns the job in the form that templates map; shards and trainers stay as they are."""
 
         def build(cut: JobCut) -> DataflowGraph:
-            return self.real_job(batch, cut.fused).graph
+            return self.real_job(batch, cut.fused, cut.num_trainers).graph
 
         return DRLJob(
             name=self.settings.name,
@@ -296,21 +338,26 @@ class Coordination:
             steps_per_iteration=batch.num_envs * self.settings.horizon,
             build=build,
             num_shards=batch.num_shards,
-            num_trainers=self.settings.num_trainers,
+            num_trainers=num_trainers or self.settings.num_trainers,
         )
 
-    def _dp_only(self, gmis: int, envs: int) -> Row:
-        shards = self.settings.num_shards
-        batch = Batch(num_envs=max(1, round(gmis * envs / shards)) * shards, num_shards=shards)
+    def _dp_only(
+        self, gmis: int, envs: int, costs_of: Callable[[Problem], Costs]
+    ) -> tuple[Variant, Batch]:
+        """DP-only with as many shards and trainers on every GMI: all that run do the same."""
+        everywhere = gmis * self.cut.num_processors
+        shards = everywhere * self._per_gmi(self.settings.num_shards, gmis)
+        trainers = everywhere * self._per_gmi(self.settings.num_trainers, gmis)
+        batch = Batch(num_envs=shards * self.envs_per_shard(gmis, envs), num_shards=shards)
         variant = make_variant(
             Template.dp_only,
             Split(gmis),
-            self._job(batch),
+            self._job(batch, trainers),
             self.hardware,
             self.layouts[gmis],
-            self.costs,
+            costs_of,
         )
-        return self._row(variant, batch)
+        return variant, batch
 
     def _row(self, variant: Variant, batch: Batch) -> Row:
         start = time.perf_counter()

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from doppler.api import compare_problem, make_scorer, plan_problem, summarise
-from doppler.calibration import Calibration, cache_folder, job_problem, load_or_calibrate
+from doppler.calibration import Calibration, cache_folder, load_or_calibrate
 from doppler.config import LayoutName, LearnConfig
 from doppler.console import View
 from doppler.core.hardware import Hardware, Processor
@@ -26,6 +26,7 @@ from doppler.planners.learned import TUNED, LearnedPlanner
 from doppler.planners.learned_run import PlanProgress
 from doppler.planners.run_state import Checkpointing
 from doppler.preflight import show_preflight
+from doppler.simple_plans import job_problem
 from doppler.training.config import TrainingConfig
 from doppler.training.metrics import TrainingRecord
 from doppler.trial import replan_budget, run_for_real

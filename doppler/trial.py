@@ -9,7 +9,7 @@ import numpy as np
 
 from doppler.adapt import RunPlan
 from doppler.api import summarise
-from doppler.calibration import job_problem, save_calibration
+from doppler.calibration import save_calibration
 from doppler.config import TrainingSettings
 from doppler.console import Advance, View
 from doppler.core.errors import ConfigError
@@ -29,6 +29,7 @@ from doppler.race import race
 from doppler.results import COSTS_FILE
 from doppler.running import save_checkpoint
 from doppler.session import JobSession
+from doppler.simple_plans import job_problem
 from doppler.stage3 import tune_on_job
 from doppler.training.metrics import OnRecord, TrainingRecord
 from executor.options import ExecutorOptions

@@ -9,10 +9,10 @@ import pytest
 from test_job_for_real import parameters_after, random_plan
 from test_job_on_tensors import parameters_after as parameters_on_tensors
 
-from doppler.calibration import job_problem, single_plan, spread_plan
 from doppler.config import JOBS
 from doppler.core.layout import per_core_layout
 from doppler.jobs import build_job
+from doppler.simple_plans import job_problem, single_plan, spread_plan
 from executor.probe import probe
 
 sys.path.append(str(Path(__file__).parent / "executor"))

@@ -29,6 +29,7 @@ from doppler.core.problem import Problem
 from doppler.core.serialize import load_cluster, load_plan
 from doppler.jobs import build_job
 from doppler.measure import MIN_RATIOS
+from executor.options import ExecutorOptions
 from executor.probe import ProbeResult
 from simulator.costs.measured import CostEntry
 
@@ -230,7 +231,7 @@ def test_short_windows_are_not_faster_than_the_job(mode, monkeypatch):
     coordinator = Coordination(settings, HARDWARE, tables, seed=0)
     monkeypatch.setattr(coordination, "open_executor", Simulated(coordinator))
     rows, _ = coordinator.templates(OWN)
-    found = coordinator.verify(rows, windows=MIN_RATIOS, iterations=5, shm_dir="/dev/shm")
+    found = coordinator.verify(rows, windows=MIN_RATIOS, iterations=5)
     for row, rate in zip(rows, found.rates, strict=True):
         assert rate.value == pytest.approx(row.steps_per_s, rel=1e-3), row.name
 
@@ -320,7 +321,7 @@ def test_a_measured_point_is_measured_once_and_a_killed_worker_is_memory(
 ):
     seen = []
 
-    def measured(self, gmis, envs, iterations, shm_dir):
+    def measured(self, gmis, envs, iterations):
         seen.append((gmis, envs))
         return None if envs > 8 else self.profile(gmis, envs)
 
@@ -331,7 +332,7 @@ def test_a_measured_point_is_measured_once_and_a_killed_worker_is_memory(
     assert "exhaustive" in capsys.readouterr().out
 
 
-def test_a_worker_that_the_system_ends_is_no_profile(coordinator, monkeypatch):
+def test_a_worker_that_the_system_ends_is_no_profile(monkeypatch):
     class Killed:
         def run(self, problem, plan, iterations):
             raise WorkerDiedError("the worker of device 'gmi0' (process 7) was killed")
@@ -343,7 +344,10 @@ def test_a_worker_that_the_system_ends_is_no_profile(coordinator, monkeypatch):
         return contextlib.nullcontext(Killed())
 
     monkeypatch.setattr(coordination, "open_executor", open_killed)
-    assert coordinator.measured_profile(2, 8, 5, "/dev/shm/elsewhere") is None
+    tables = {fused: calibration(fused).table() for fused in (True, False)}
+    options = ExecutorOptions(shm_dir="/dev/shm/elsewhere")
+    coordinator = Coordination(SETTINGS, HARDWARE, tables, seed=0, options=options)
+    assert coordinator.measured_profile(2, 8, 5) is None
     assert asked == ["/dev/shm/elsewhere"]
 
 

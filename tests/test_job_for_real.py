@@ -5,13 +5,13 @@ import dataclasses
 import numpy as np
 import pytest
 
-from doppler.calibration import job_problem, single_plan, spread_plan
 from doppler.config import JOBS
 from doppler.core.layout import all_cores_layout, per_core_layout
 from doppler.core.plan import make_plan
 from doppler.core.validate import check_trace
 from doppler.jobs import build_job
 from doppler.session import JobSession
+from doppler.simple_plans import job_problem, single_plan, spread_plan
 from executor.options import ExecutorOptions
 from executor.probe import probe
 

@@ -5,7 +5,6 @@ import dataclasses
 import numpy as np
 import pytest
 
-from doppler.calibration import job_problem, single_plan, spread_plan
 from doppler.config import JOBS
 from doppler.core.errors import ConfigError
 from doppler.core.graph import EdgeMode
@@ -16,6 +15,7 @@ from doppler.jobs import build_job
 from doppler.measure import NO_MARGINS, Margins
 from doppler.run_report import RunHistory
 from doppler.session import JobSession
+from doppler.simple_plans import job_problem, single_plan, spread_plan
 from executor.drl.importance import Importance
 from executor.options import ExecutorOptions
 from executor.probe import probe

@@ -13,11 +13,11 @@ import pytest
 from test_job_for_real import parameters_after as parameters_on_cores
 from test_job_for_real import random_plan
 
-from doppler.calibration import job_problem, single_plan, spread_plan
 from doppler.config import JOBS
 from doppler.core.layout import per_core_layout
 from doppler.jobs import build_job
 from doppler.session import JobSession
+from doppler.simple_plans import job_problem, single_plan, spread_plan
 from executor import team
 from executor.options import ExecutorOptions
 from executor.probe import probe

@@ -16,14 +16,7 @@ from omegaconf import OmegaConf
 from rich.console import Console
 
 from doppler import running
-from doppler.calibration import (
-    calibrate,
-    job_problem,
-    load_calibration,
-    save_calibration,
-    single_plan,
-    spread_plan,
-)
+from doppler.calibration import calibrate, load_calibration, save_calibration
 from doppler.cli import main
 from doppler.compose import compose_config
 from doppler.config import (
@@ -57,6 +50,7 @@ from doppler.results import (
 )
 from doppler.running import _resolved, load_checkpoint, run_plan, surviving_cluster
 from doppler.session import RewardRecord, mean_return
+from doppler.simple_plans import job_problem, single_plan, spread_plan
 from doppler.tensor_file import write_tensors
 from executor.options import ExecutorOptions
 from executor.probe import probe

@@ -9,7 +9,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from doppler.calibration import calibrate, job_problem, save_calibration, spread_plan
+from doppler.calibration import calibrate, save_calibration
 from doppler.compose import compose_config, job_choices
 from doppler.config import CalibrationSettings, LearnConfig, RunConfig, RunSettings
 from doppler.console import View
@@ -27,6 +27,7 @@ from doppler.passes import back_to_back
 from doppler.results import CLUSTER_FILE, COSTS_FILE, METRICS_FILE, PLAN_FILE, write_settings
 from doppler.running import _resolved, load_checkpoint, run_plan
 from doppler.session import JobSession
+from doppler.simple_plans import job_problem, spread_plan
 from doppler.tensor_config import TENSOR_JOBS, ChainJobConfig, LlamaLayerJobConfig
 from doppler.tensor_jobs import tensor_program
 from executor.options import ExecutorOptions

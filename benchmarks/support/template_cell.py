@@ -7,7 +7,6 @@ from contextlib import ExitStack
 
 import numpy as np
 
-from doppler.calibration import job_problem, single_plan, spread_plan
 from doppler.config import JOBS
 from doppler.coordinator.layouts import even_layout
 from doppler.coordinator.variants import DRLJob, Variant, all_variants
@@ -21,6 +20,7 @@ from doppler.jobs import build_job
 from doppler.measure import margins_of, measured_period_ns
 from doppler.planners.base import Budget
 from doppler.planners.learned import LearnedPlanner
+from doppler.simple_plans import job_problem, single_plan, spread_plan
 from doppler.training.config import Start
 from executor.options import ExecutorOptions
 from executor.probe import probe

@@ -7,7 +7,6 @@ from dataclasses import asdict, replace
 import numpy as np
 import pytest
 
-from doppler.calibration import job_problem, spread_plan
 from doppler.config import JOBS
 from doppler.core.cluster import Cluster
 from doppler.core.layout import Backend, Layout, Slice, per_core_layout
@@ -16,6 +15,7 @@ from doppler.core.problem import Problem
 from doppler.graphs.ffnn import FFNNShape, ffnn
 from doppler.jobs import build_job
 from doppler.session import JobSession
+from doppler.simple_plans import job_problem, spread_plan
 from executor.job_spec import JobSpec
 from executor.launch.seats import plan_seats
 from executor.options import ExecutorOptions
