@@ -62,7 +62,7 @@ from doppler.results import (
 from doppler.running import run_plan
 from doppler.training.checkpoint import save_checkpoint
 from executor.collectives.available import probe_collectives
-from executor.core_trial import verify_core_groups
+from executor.core_trial import verify_core_groups, verify_memory_limit
 from executor.probe import probe as probe_machine
 from executor.probe import verify_backends
 from simulator.replicas import Spread, median_objective
@@ -195,8 +195,9 @@ def probe(config: ProbeConfig, command: Sequence[str]) -> None:
     view = View()
     found = verify_backends(probe_machine())
     (cpu,) = (processor for processor in found.hardware.processors if processor.kind == "cpu")
-    cores = verify_core_groups(cpu.core_ids)
-    found = dataclasses.replace(found, findings=(*found.findings, cores, *probe_collectives(found)))
+    ours = verify_core_groups(cpu.core_ids), verify_memory_limit(cpu.core_ids[-1])
+    findings = (*found.findings, *ours, *probe_collectives(found))
+    found = dataclasses.replace(found, findings=findings)
     show_probe(found, view)
     if output is not None:
         save(found.hardware, output)

@@ -278,6 +278,9 @@ class RunSettings:
         OnFailure.stop, "replan: go on from the last checkpoint on the devices that are left"
     )
     adapt: bool = setting(False, "follow drift: measured spans correct costs, then the plan")
+    limit_memory: bool = setting(
+        False, "processes of core groups may take no more private memory than their share"
+    )
 
     def __post_init__(self) -> None:
         at_least(self, 1, "iterations")

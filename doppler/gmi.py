@@ -169,6 +169,7 @@ class GMIManager(GMISet):
             self.deadline_s,
             self.shm_dir,
             attempt=len(self.recoveries),
+            limit_memory=self.limit_memory,
         )
         try:
             ended = team.run(

@@ -44,6 +44,8 @@ class GMISet:
         seed: Decides every GMI's `rng`.
         deadline_s: A GMI that is silent for so long counts as hung.
         shm_dir: Mount for the shared memory.
+        limit_memory: The process of a core group may take no more private memory than its device
+            owns; an allocation beyond fails where it is made.
         gmis: GMIs added so far; after a run with `on_failure="drop"` those that are left.
         choices: Link -> what was measured to choose its composition or batch (see `AUTO`).
     """
@@ -52,6 +54,7 @@ class GMISet:
     seed: int = 0
     deadline_s: float = DEADLINE_S
     shm_dir: str = "/dev/shm"
+    limit_memory: bool = False
     gmis: list[GMISpec] = field(default_factory=list, init=False)
     choices: dict[str, CompositionChoice | BatchChoice] = field(default_factory=dict, init=False)
     _links: list[Link] = field(default_factory=list, init=False)

@@ -176,7 +176,9 @@ class _Runner:
         self._table = table
         self._folder = folder
         self._view = view
-        self._options = ExecutorOptions(shm_dir=config.executor.shm_dir)
+        self._options = ExecutorOptions(
+            shm_dir=config.executor.shm_dir, limit_memory=config.run.limit_memory
+        )
         self._left: tuple[int, ...] = ()
         self.history = RunHistory(margins=job.margins)
         self._window = WINDOW + job.margins.num_iterations

@@ -24,6 +24,9 @@ class ExecutorOptions:
         own_tensors: Core groups, too, keep tensors of their own and compute on those, exactly as
             devices of GPUs do. It is how that path is tested without a GPU; on cores the copies
             cost time and gain nothing.
+        limit_memory: The process of a core group may take no more private memory than its device
+            owns; an allocation beyond fails in the op that makes it. Shared memory does not count:
+            plans are refused that do not fit there.
 
     Raises:
         ConfigError: If a time is negative.
@@ -37,6 +40,7 @@ class ExecutorOptions:
     record: tuple[tuple[int, int], ...] = ()
     static_mps: bool = False
     own_tensors: bool = False
+    limit_memory: bool = False
 
     def __post_init__(self) -> None:
         for label, value in (("spin_ns", self.spin_ns), ("sleep_ns", self.sleep_ns)):

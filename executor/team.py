@@ -60,7 +60,9 @@ class WorkerTeam:
                 self.arena.mark_unwritten()
             by_device: dict[int, WorkerProcess] = {}
             for seat in self._seating.seats:
-                workers = start_workers(seat, problem.cluster, (shared_fd,))
+                workers = start_workers(
+                    seat, problem.cluster, (shared_fd,), limit_memory=options.limit_memory
+                )
                 self._workers += workers
                 by_device |= dict(zip(seat.devices, workers, strict=True))
             self._workers = [by_device[d] for d in range(problem.cluster.num_devices)]

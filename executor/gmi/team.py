@@ -50,6 +50,7 @@ class GMITeam:
         deadline_s: Who is silent for so long counts as hung.
         shm_dir: Mount for the shared memory.
         attempt: How often they were started before, in the same run.
+        limit_memory: A core group may take no more private memory than its device owns.
 
     Attributes:
         failed: GMIs that died or hung.
@@ -66,6 +67,7 @@ class GMITeam:
         deadline_s: float,
         shm_dir: str,
         attempt: int = 0,
+        limit_memory: bool = False,
     ) -> None:
         self.failed: set[int] = set()
         self._gmis = gmis
@@ -96,7 +98,7 @@ class GMITeam:
             by_gmi: dict[int, WorkerProcess] = {}
             shares: dict[int, GpuShare | None] = {}
             for seat in self._seating.seats:
-                workers = start_workers(seat, cluster, fds, GMI_WORKER)
+                workers = start_workers(seat, cluster, fds, GMI_WORKER, limit_memory)
                 self._workers += workers
                 by_gmi |= dict(zip(seat.devices, workers, strict=True))
                 shares |= {gmi_id: seat.share_of(gmi_id) for gmi_id in seat.devices}

@@ -28,7 +28,7 @@ from executor.gmi.communication import Channel, Collective, GMISpec, Link
 from executor.gmi.messages import Begin, Failed, Finished, Ready, Run
 from executor.gmi.spans import RUN, SpanLog
 from executor.gmi.status import StatusBoard
-from executor.launch.local import check_affinity
+from executor.launch.local import check_bound
 from executor.shared_memory import map_all
 from executor.workers.accelerator import open_accelerator
 from executor.workers.cpu import serve_process
@@ -129,7 +129,7 @@ def _serve(control: ControlSocket, shared_fd: int) -> None:
     try:
         own = begin.gmis[begin.gmi_id]
         check_memory_order()
-        check_affinity(own.device)
+        check_bound(own.device)
         accelerator = None if begin.share is None else open_accelerator(begin.share)[0]
         memory = map_all(shared_fd)
         os.close(shared_fd)

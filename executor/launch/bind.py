@@ -1,14 +1,17 @@
-"""Binds its own process to cores, then becomes the worker.
+"""Binds its own process to cores and memory, then becomes the worker.
 
 Run by path with `python -I -S`, so that nothing but the standard library is loaded: thread pools
 size themselves when a numerical library is imported, so affinity must stand before that.
 
-Usage: bind.py CORES PARENT_PID COMMAND...; CORES is a comma list or "all", PARENT_PID is the
-process to die with, or 0.
+Usage: bind.py CORES MEMORY PARENT_PID COMMAND...; CORES is a comma list or "all", MEMORY the bytes
+of private memory that it may take or "all", PARENT_PID the process to die with, or 0.
+
+Source: getrlimit(2), RLIMIT_DATA (private writable mappings, since Linux 4.7).
 """
 
 import ctypes
 import os
+import resource
 import signal
 import sys
 
@@ -16,10 +19,12 @@ PR_SET_PDEATHSIG = 1
 
 
 def main(arguments: list[str]) -> None:
-    """Sets affinity and signals of this process and replaces it by the command."""
-    cores, parent, command = arguments[0], int(arguments[1]), arguments[2:]
+    """Sets affinity, memory limit and signals of this process and replaces it by the command."""
+    cores, memory, parent, command = *arguments[:2], int(arguments[2]), arguments[3:]
     if cores != "all":
         os.sched_setaffinity(0, {int(core) for core in cores.split(",")})
+    if memory != "all":
+        resource.setrlimit(resource.RLIMIT_DATA, (int(memory), int(memory)))
     # Ctrl-C reaches the whole terminal group; only the parent answers it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if parent:

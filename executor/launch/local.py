@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import IO
 
 from doppler.core.cluster import Cluster, Device
-from doppler.core.errors import ClusterError
+from doppler.core.errors import CapacityError, ClusterError
 from executor.control import ControlSocket
 from executor.launch import bind
 from executor.launch.seats import Seat
@@ -30,6 +31,10 @@ CONTROL_TIMEOUT_S = 60.0
 OP_WORKER, GMI_WORKER = "executor.workers.cpu", "executor.gmi.worker"
 """What a worker process runs: ops of a graph, or a GMI as the user wrote it."""
 LAST_STDERR_BYTES = 4000
+LIMIT_VARIABLE = "DOPPLER_MEMORY_LIMIT"
+"""Tells a worker the bytes that its private memory is limited to."""
+LEAST_LIMIT_BYTES = 512 << 20
+"""A worker's own private memory is 230 MiB with torch and 350 MiB in a PPO job (torch 2.13)."""
 
 
 @dataclass(kw_only=True)
@@ -128,13 +133,48 @@ def check_affinity(device: Device) -> None:
         )
 
 
+def check_bound(device: Device) -> None:
+    """Checks, in a worker, that it has the cores of its device and the memory limit that it should.
+
+    Raises:
+        ClusterError: Names the device, what it owns and what the process has.
+    """
+    check_affinity(device)
+    limit = int(os.environ.get(LIMIT_VARIABLE, resource.RLIM_INFINITY))
+    has = resource.getrlimit(resource.RLIMIT_DATA)[0]
+    if limit not in (resource.RLIM_INFINITY, has):
+        raise ClusterError(
+            f"the private memory of the worker of device {device.name!r} is limited to {limit} "
+            f"bytes, and its limit is {'none' if has == resource.RLIM_INFINITY else has}"
+        )
+
+
+def memory_limit(devices: Sequence[Device]) -> int:
+    """Returns the bytes of private memory that the process of a core group may take: its share.
+
+    Raises:
+        CapacityError: If a worker itself does not fit.
+    """
+    limit = sum(device.memory_bytes for device in devices)
+    if limit < LEAST_LIMIT_BYTES:
+        raise CapacityError(
+            f"memory that a core group is limited to holds its worker ({LEAST_LIMIT_BYTES} bytes), "
+            f"and device {devices[0].name!r} owns {limit}"
+        )
+    return limit
+
+
 def num_threads(device: Device) -> int:
     """Returns the threads that one op of a core group may use: its cores over its streams."""
     return max(1, len(device.cores) // device.num_streams)
 
 
 def start_workers(
-    seat: Seat, cluster: Cluster, shared_fds: Sequence[int], module: str = OP_WORKER
+    seat: Seat,
+    cluster: Cluster,
+    shared_fds: Sequence[int],
+    module: str = OP_WORKER,
+    limit_memory: bool = False,
 ) -> list[WorkerProcess]:
     """Starts the process of a seat; each device's worker waits for its first message.
 
@@ -143,11 +183,16 @@ def start_workers(
         cluster: Where the devices are.
         shared_fds: Descriptors that the process inherits; the first is its shared memory.
         module: What it runs.
+        limit_memory: A core group may take no more private memory than its devices own.
 
     Returns:
         One worker per device of the seat.
+
+    Raises:
+        CapacityError: As `memory_limit`.
     """
     devices = [cluster.devices[position] for position in seat.devices]
+    limit = memory_limit(devices) if limit_memory and not seat.shares else None
     pairs = [socket.socketpair() for _ in devices]
     ends = [worker_end.fileno() for _, worker_end in pairs]
     stderr = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the worker
@@ -155,8 +200,8 @@ def start_workers(
     # asked for only by the main thread; elsewhere the worker's watch of its socket must do.
     is_main = threading.current_thread() is threading.main_thread()
     worker = [sys.executable, "-P", "-m", module, ",".join(map(str, ends)), str(shared_fds[0])]
-    command = bound_command(devices[0].cores, worker, os.getpid() if is_main else 0)
-    base = worker_environment(os.environ, num_threads(devices[0]), sys.path)
+    command = bound_command(devices[0].cores, worker, os.getpid() if is_main else 0, limit)
+    base = worker_environment(os.environ, num_threads(devices[0]), sys.path, limit)
     try:
         process = subprocess.Popen(
             command,
@@ -189,26 +234,36 @@ def start_workers(
     return workers
 
 
-def bound_command(cores: Sequence[int], command: Sequence[str], parent: int = 0) -> list[str]:
+def bound_command(
+    cores: Sequence[int], command: Sequence[str], parent: int = 0, memory_bytes: int | None = None
+) -> list[str]:
     """Returns a command that is bound to cores (none: to all) before it starts.
 
     Args:
         cores: Core ids.
         command: Program and arguments.
         parent: Process to die with, 0 = none.
+        memory_bytes: Private memory that it may take; None = no limit.
     """
     path = str(Path(bind.__file__).resolve())
-    binding = [sys.executable, "-I", "-S", path, ",".join(map(str, cores)) or "all", str(parent)]
-    return [*binding, *command]
+    memory = "all" if memory_bytes is None else str(memory_bytes)
+    binding = [sys.executable, "-I", "-S", path, ",".join(map(str, cores)) or "all", memory]
+    return [*binding, str(parent), *command]
 
 
 def worker_environment(
-    environment: Mapping[str, str], threads: int, search_path: Sequence[str]
+    environment: Mapping[str, str],
+    threads: int,
+    search_path: Sequence[str],
+    memory_bytes: int | None = None,
 ) -> dict[str, str]:
-    """Returns what every worker's environment has: thread counts and the parent's module path."""
+    """Returns what every worker's environment has: thread counts, module path, memory limit."""
+    kept = {name: value for name, value in environment.items() if name != LIMIT_VARIABLE}
+    limit = {} if memory_bytes is None else {LIMIT_VARIABLE: str(memory_bytes)}
     paths = dict.fromkeys(os.path.abspath(entry) for entry in search_path)
     return {
-        **environment,
+        **kept,
+        **limit,
         **dict.fromkeys(THREAD_VARIABLES, str(threads)),
         "PYTHONPATH": os.pathsep.join(path for path in paths if os.path.exists(path)),
         "PYTHONFAULTHANDLER": "1",

@@ -24,7 +24,7 @@ from executor.channels import RingReader, RingWriter
 from executor.control import ControlClosedError, ControlSocket
 from executor.initial import write_initial
 from executor.job import AcceleratedJob
-from executor.launch.local import check_affinity, num_threads
+from executor.launch.local import check_bound, num_threads
 from executor.messages import (
     Blocked,
     Done,
@@ -105,7 +105,7 @@ class Worker:
         Raises:
             ClusterError: If the process is bound otherwise or sees another share than its own.
         """
-        check_affinity(self._spec)
+        check_bound(self._spec)
         if self._start.share is None:
             return Accelerator(torch_device="cpu") if self._start.own_tensors else None
         self.what = f"looking at its share of {self._start.share.gpu!r}"

@@ -2,11 +2,14 @@
 
 Usage: python -m executor.workers.look SHARE; SHARE is a `GpuShare` as JSON, or "cores" in a core
 group. The last line is {"text": what it sees}, of a core group {"cores": its ids, "threads": of one
-op}, or {"error": why it would refuse to run}.
+op, "memory_bytes": what its private memory is limited to or null, "refuses": true if it cannot take
+as much}, or {"error": why it would refuse to run}.
 """
 
 import json
+import mmap
 import os
+import resource
 import sys
 
 import torch
@@ -21,8 +24,7 @@ CORES = "cores"
 def main() -> None:
     """Opens the device as a worker does and says what it found."""
     if sys.argv[1] == CORES:
-        seen = {"cores": sorted(os.sched_getaffinity(0)), "threads": torch.get_num_threads()}
-        sys.stdout.write(f"\n{json.dumps(seen)}\n")
+        sys.stdout.write(f"\n{json.dumps(_look_at_cores())}\n")
         return
     fields = json.loads(sys.argv[1])
     share = GpuShare(**{**fields, "split": tuple(fields["split"])})
@@ -31,6 +33,26 @@ def main() -> None:
     except (DopplerError, RuntimeError) as error:
         answer = {"error": str(error)}
     sys.stdout.write(f"\n{json.dumps(answer)}\n")
+
+
+def _look_at_cores() -> dict[str, object]:
+    limit = resource.getrlimit(resource.RLIMIT_DATA)[0]
+    is_limited = limit != resource.RLIM_INFINITY
+    return {
+        "cores": sorted(os.sched_getaffinity(0)),
+        "threads": torch.get_num_threads(),
+        "memory_bytes": limit if is_limited else None,
+        "refuses": is_limited and _is_refused(limit),
+    }
+
+
+def _is_refused(num_bytes: int) -> bool:
+    """True if so much memory cannot be mapped; nothing of it is touched."""
+    try:
+        mmap.mmap(-1, num_bytes, flags=mmap.MAP_PRIVATE).close()
+    except OSError:
+        return True
+    return False
 
 
 if __name__ == "__main__":
