@@ -1,8 +1,10 @@
 """Products of small matrices in compiled code, with all sums in vector registers.
 
 A plain loop keeps its sums in memory and spends more on the set-up of every row than on the row
-itself where matrices are narrow. Here eight rows by up to three vectors of columns are summed at a
-time, written as vector instructions, which LLVM turns into those that the processor has.
+itself where matrices are narrow. Here a few rows by up to three vectors of columns are summed at a
+time, written as vector instructions, which LLVM turns into those that the processor has. How many
+rows, and how wide a vector, is what its registers hold: 32 of 16 numbers with AVX-512, 16 of 8
+elsewhere; sums that leave the registers cost a store per product.
 
 Legend: K inner size, W columns.
 """
@@ -10,6 +12,7 @@ Legend: K inner size, W columns.
 from collections.abc import Callable
 from typing import Any
 
+import llvmlite.binding as llvm
 import numpy as np
 from llvmlite import ir
 from numba.core import cgutils, types
@@ -20,19 +23,22 @@ from doppler.policies.tables import Singles
 from simulator.machine_code import inlined
 
 ROWS = 8
-"""Rows that are multiplied by a matrix at a time."""
-LANES = 16
+"""Rows of what is multiplied."""
+_IS_WIDE = bool(llvm.get_host_cpu_features().get("avx512f", False))
+LANES = 16 if _IS_WIDE else 8
 """Columns per vector."""
+_FEW = ROWS if _IS_WIDE else ROWS // 2
+"""Rows that are summed at a time where there are three vectors of columns."""
 
 _SINGLE = ir.FloatType()
 _VECTOR = ir.VectorType(_SINGLE, LANES)
 _SUMS_MAY_BE_FUSED = ("contract",)
 
 
-def _tile(vectors: int) -> Callable[..., None]:
-    """Returns `add(x, weights, out, column)`: columns from `column` on, `vectors` x LANES of them.
+def _tile(rows: int, vectors: int) -> Callable[..., None]:
+    """Returns `add(x, weights, out, top, column)`, which sums `rows` rows from `top` on.
 
-    The arrays are of float32 and C-contiguous; x has ROWS rows.
+    They are `vectors` x LANES columns from `column` on. The arrays are of float32 and C-contiguous.
     """
 
     def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -40,11 +46,14 @@ def _tile(vectors: int) -> Callable[..., None]:
             context.make_array(kind)(context, builder, value)
             for kind, value in zip(signature.args[:3], arguments[:3], strict=True)
         )
-        column = arguments[3]
+        top, column = arguments[3:]
         index = column.type
         inner, width = cgutils.unpack_tuple(builder, weights.shape, 2)
         x_width = cgutils.unpack_tuple(builder, x.shape, 2)[1]
         out_width = cgutils.unpack_tuple(builder, out.shape, 2)[1]
+
+        def row_at(row: int) -> Any:
+            return builder.add(top, ir.Constant(index, row))
 
         def vector_at(data: Any, row: Any, row_width: Any, vector: int) -> Any:
             offset = builder.add(builder.mul(row, row_width), column)
@@ -52,11 +61,11 @@ def _tile(vectors: int) -> Callable[..., None]:
             return builder.bitcast(builder.gep(data, [offset]), _VECTOR.as_pointer())
 
         places = [
-            [vector_at(out.data, ir.Constant(index, row), out_width, v) for v in range(vectors)]
-            for row in range(ROWS)
+            [vector_at(out.data, row_at(row), out_width, v) for v in range(vectors)]
+            for row in range(rows)
         ]
         sums = [[cgutils.alloca_once(builder, _VECTOR) for _ in line] for line in places]
-        for row in range(ROWS):
+        for row in range(rows):
             for v in range(vectors):
                 builder.store(builder.load(places[row][v], align=4), sums[row][v])
         with cgutils.for_range(builder, inner) as loop:
@@ -64,8 +73,8 @@ def _tile(vectors: int) -> Callable[..., None]:
             terms = [
                 builder.load(vector_at(weights.data, k, width, v), align=4) for v in range(vectors)
             ]
-            for row in range(ROWS):
-                offset = builder.add(builder.mul(ir.Constant(index, row), x_width), k)
+            for row in range(rows):
+                offset = builder.add(builder.mul(row_at(row), x_width), k)
                 factor = _filled(builder, builder.load(builder.gep(x.data, [offset])))
                 for v in range(vectors):
                     product = builder.fmul(factor, terms[v], flags=_SUMS_MAY_BE_FUSED)
@@ -73,20 +82,20 @@ def _tile(vectors: int) -> Callable[..., None]:
                         builder.load(sums[row][v]), product, flags=_SUMS_MAY_BE_FUSED
                     )
                     builder.store(total, sums[row][v])
-        for row in range(ROWS):
+        for row in range(rows):
             for v in range(vectors):
                 builder.store(builder.load(sums[row][v]), places[row][v], align=4)
         return context.get_dummy_value()
 
     @intrinsic  # type: ignore[untyped-decorator]
-    def add(typing_context: Any, x: Any, weights: Any, out: Any, column: Any) -> Any:
+    def add(typing_context: Any, x: Any, weights: Any, out: Any, top: Any, column: Any) -> Any:
         matrix = types.Array(types.float32, 2, "C")
         if not all(value == matrix for value in (x, weights, out)):
             raise TypingError(
                 "a product is of C-contiguous float32 matrices, and here are "
                 f"{x}, {weights} and {out}"
             )
-        return types.void(x, weights, out, types.intp), codegen
+        return types.void(x, weights, out, types.intp, types.intp), codegen
 
     return add  # type: ignore[no-any-return]
 
@@ -100,7 +109,7 @@ def _filled(builder: Any, value: Any) -> Any:
     return builder.shuffle_vector(single, ir.Constant(_VECTOR, ir.Undefined), zeros)
 
 
-_add_1, _add_2, _add_3 = (_tile(vectors) for vectors in (1, 2, 3))
+_add_1, _add_2, _add_3 = _tile(ROWS, 1), _tile(ROWS, 2), _tile(_FEW, 3)
 
 
 @inlined(fastmath=True, error_model="numpy")
@@ -112,13 +121,14 @@ def multiply(x: Singles, weights: Singles, out: Singles) -> None:
     width = weights.shape[1]
     column = 0
     while column + 3 * LANES <= width:
-        _add_3(x, weights, out, column)
+        for top in range(0, ROWS, _FEW):
+            _add_3(x, weights, out, top, column)
         column += 3 * LANES
     if column + 2 * LANES <= width:
-        _add_2(x, weights, out, column)
+        _add_2(x, weights, out, 0, column)
         column += 2 * LANES
     if column + LANES <= width:
-        _add_1(x, weights, out, column)
+        _add_1(x, weights, out, 0, column)
         column += LANES
     for row in range(ROWS):
         for last in range(column, width):
