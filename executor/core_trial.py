@@ -7,7 +7,7 @@ from typing import Any
 
 from executor.launch.local import bound_command, worker_environment
 from executor.probe import Finding, look_command, run_look
-from executor.workers.look import CORES
+from executor.workers.look import CORES, MEMORY
 
 NAME, MEMORY_NAME = "core groups", "memory limit of core groups"
 TRIAL_LIMIT_BYTES = 1 << 30
@@ -27,8 +27,7 @@ def verify_core_groups(core_ids: Sequence[int], look: LookAtCores | None = None)
     for cores in dict.fromkeys(((core_ids[-1],), tuple(core_ids))):
         seen = (look or look_at_cores)(cores)
         error = seen.get("error")
-        found = seen.get("cores"), seen.get("threads")
-        if error is None and found != (sorted(cores), len(cores)):
+        if error is None and seen != {"cores": sorted(cores), "threads": len(cores)}:
             error = (
                 f"a worker bound to cores {_text(cores)} with a thread for each sees cores "
                 f"{seen['cores']} and {seen['threads']} threads"
@@ -68,7 +67,7 @@ def verify_memory_limit(core: int, look: LookAtCores | None = None) -> Finding:
 def _look_limited(cores: Sequence[int]) -> dict[str, Any]:
     limit = TRIAL_LIMIT_BYTES
     environment = worker_environment(os.environ, len(cores), sys.path, limit)
-    command = bound_command(cores, [*look_command(), CORES], memory_bytes=limit)
+    command = bound_command(cores, [*look_command(), MEMORY], memory_bytes=limit)
     return run_look(command, environment, "memory limit")
 
 

@@ -1,9 +1,9 @@
 """What a worker sees of its device, printed as JSON: started by the probe as a back end's worker.
 
-Usage: python -m executor.workers.look SHARE; SHARE is a `GpuShare` as JSON, or "cores" in a core
-group. The last line is {"text": what it sees}, of a core group {"cores": its ids, "threads": of one
-op, "memory_bytes": what its private memory is limited to or null, "refuses": true if it cannot take
-as much}, or {"error": why it would refuse to run}.
+Usage: python -m executor.workers.look SHARE; SHARE is a `GpuShare` as JSON, or in a core group
+"cores" or "memory". The last line is {"text": what it sees}, of a core group {"cores": its ids,
+"threads": of one op} or {"memory_bytes": what its private memory is limited to or null, "refuses":
+true if it cannot take as much}, or {"error": why it would refuse to run}.
 """
 
 import json
@@ -11,20 +11,21 @@ import mmap
 import os
 import resource
 import sys
-
-import torch
+from typing import Any
 
 from doppler.core.errors import DopplerError
+from executor.launch.gpus import load_module
 from executor.workers.accelerator import open_accelerator
 from executor.workers.share import GpuShare
 
-CORES = "cores"
+CORES, MEMORY = "cores", "memory"
 
 
 def main() -> None:
     """Opens the device as a worker does and says what it found."""
-    if sys.argv[1] == CORES:
-        sys.stdout.write(f"\n{json.dumps(_look_at_cores())}\n")
+    looks = {CORES: _look_at_cores, MEMORY: _look_at_memory}
+    if sys.argv[1] in looks:
+        sys.stdout.write(f"\n{json.dumps(looks[sys.argv[1]]())}\n")
         return
     fields = json.loads(sys.argv[1])
     share = GpuShare(**{**fields, "split": tuple(fields["split"])})
@@ -36,11 +37,14 @@ def main() -> None:
 
 
 def _look_at_cores() -> dict[str, object]:
+    torch: Any = load_module("torch")
+    return {"cores": sorted(os.sched_getaffinity(0)), "threads": torch.get_num_threads()}
+
+
+def _look_at_memory() -> dict[str, object]:
     limit = resource.getrlimit(resource.RLIMIT_DATA)[0]
     is_limited = limit != resource.RLIM_INFINITY
     return {
-        "cores": sorted(os.sched_getaffinity(0)),
-        "threads": torch.get_num_threads(),
         "memory_bytes": limit if is_limited else None,
         "refuses": is_limited and _is_refused(limit),
     }

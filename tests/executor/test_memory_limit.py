@@ -4,9 +4,9 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import psutil
 import pytest
+from allocating_gmi import Allocates
 from core_clusters import problem_of
 from toy_job import toy_graph
 
@@ -16,7 +16,7 @@ from doppler.config import JOBS, RunConfig
 from doppler.console import View
 from doppler.core.cluster import Cluster, Device
 from doppler.core.errors import CapacityError, ClusterError, KernelError
-from doppler.gmi import GMI, GMIManager, core_groups
+from doppler.gmi import GMIManager, core_groups
 from doppler.jobs import build_job
 from executor.core_trial import TRIAL_LIMIT_BYTES, verify_memory_limit
 from executor.job_spec import JobSpec
@@ -28,13 +28,6 @@ from executor.runtime import CoreExecutor
 
 SHARE = 700 << 20
 MORE = 800 << 20
-
-
-class Allocates(GMI):
-    """Maps memory that it never touches."""
-
-    def run(self, num_episodes, num_steps):
-        return np.empty(self.settings["bytes"], np.uint8).nbytes
 
 
 def owning(num_bytes):

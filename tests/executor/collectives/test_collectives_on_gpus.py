@@ -4,11 +4,15 @@ from dataclasses import replace
 
 import pytest
 
+from doppler.core.cluster import Cluster, Device
+from doppler.gmi import GMI, GMIManager
 from executor.collectives.available import probe_collectives
 from executor.collectives.kernels import CollectiveKernel
 from executor.collectives.trial import JOINED
 from executor.collectives.verify import RunningTrial, gpu_trial, run_trial
+from executor.launch.gpus import load_module
 from executor.probe import BACKENDS, probe, verify_backends
+from executor.workers.accelerator import CUDA_DEVICE
 from executor.workers.share import MPS
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(300)]
@@ -94,3 +98,37 @@ def test_a_dead_member_is_named(found, findings, kernel, members):
             assert answer["blames"], answer
             assert f"member 'member {last} on" in answer["error"]
             assert "has died" in answer["error"]
+
+
+class AddsUp(GMI):
+    """A GMI that adds its id, plus one, to those of the others."""
+
+    def run(self, num_episodes, num_steps):
+        torch = load_module("torch")
+        values = torch.full((1000,), float(self.gmi_id + 1), device=CUDA_DEVICE)
+        self.all_reduce(values)
+        return values.unique().tolist()
+
+
+@pytest.mark.mps
+@pytest.mark.parametrize("kernel", [K.cuda_ipc, K.symmetric_memory, K.hierarchical])
+def test_gmis_that_are_mps_clients_add_up(found, findings, kernel):
+    trial = trial_of(found, findings, kernel, [2], 1000)
+    if trial.seats[0].mps is None:
+        pytest.skip(next(f.detail for f in found.findings if f.name == BACKENDS[MPS]))
+    gpu = found.inventory.find(trial.parents[0], "a test")
+    devices = tuple(
+        Device(
+            name=f"client{index}",
+            kind=MPS,
+            parent=gpu.name,
+            share=gpu.num_units // 4 * 2 / gpu.num_units,
+            memory_bytes=gpu.memory_bytes // 2,
+        )
+        for index in range(2)
+    )
+    manager = GMIManager(cluster=Cluster(name="clients", devices=devices))
+    for device in range(2):
+        manager.add_gmi(AddsUp, "learner", device)
+    manager.add_collective("gradient", (0, 1), 1000, kernel=kernel)
+    assert manager.run(1, 1) == ([3.0], [3.0])
