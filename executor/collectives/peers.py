@@ -1,7 +1,8 @@
 """The members of a collective as processes: who they are, whether they live, how to wait for them.
 
-Shared memory holds one cache line per member with its process id, the last call that it has left
-and the last that it has entered, and one line for the group's state. A member that finds a peer
+Shared memory holds one cache line per member with its process id, the last call that it has left,
+the last that it has entered and a count of its looks at the others while it waits, and one line for
+the group's state. A member that finds a peer
 dead within a call, or late, marks the group as broken, so that all others stop waiting at once and
 name the same peer.
 """
@@ -22,6 +23,10 @@ DIED, HUNG = 1, 2
 YIELDS_PER_LOOK = 256
 DEATH_MS = 500
 """A connection breaks a moment before the kernel tells of the process."""
+SILENCE_S = 0.5
+"""A member that waits looks at the others many times in so long."""
+GAVE_UP = -1
+"""Count of looks of a member that has waited in vain and looks no more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,8 +167,9 @@ class Peers:
 
         Raises:
             WorkerDiedError: If a member has died; names it.
-            WorkerHungError: If the deadline has passed and a member has not come; names it.
-            ExecutionError: If the deadline has passed and all have come.
+            WorkerHungError: If the deadline has passed and a member has not come, or has come and
+                does not wait as this one does; names it.
+            ExecutionError: If the deadline has passed and all wait.
         """
         limit_ns = self._options.deadline_ns if deadline_ns is None else deadline_ns
         start_ns = time.monotonic_ns()
@@ -178,6 +184,7 @@ class Peers:
                 continue
             self._look_at_peers(what)
             if now_ns - start_ns > limit_ns:
+                self._blame_silent(what)
                 self.blame(what, f"it was not done within {limit_ns / 1e9:g} s")
             time.sleep(self._options.nap_ns / 1e9)
 
@@ -231,6 +238,7 @@ class Peers:
 
     def _look_at_peers(self, what: str) -> None:
         """Raises if the group is broken or a member has died within the call."""
+        self._words[self._pids[self.member] + 3] += 1
         self._check_state(what)
         for pidfd, _ in self._poller.poll(0):
             dead = self._pidfds[pidfd]
@@ -238,6 +246,19 @@ class Peers:
                 continue
             self._break(DIED, dead)
             self._check_state(what)
+
+    def _blame_silent(self, what: str) -> None:
+        """Raises if a member is in the call and neither waits nor has waited in vain."""
+        self._words[self._pids[self.member] + 3] = GAVE_UP
+        self._check_state(what)
+        before = {peer: int(self._words[word + 3]) for peer, word in enumerate(self._pids)}
+        time.sleep(SILENCE_S)
+        self._check_state(what)
+        for peer, word in enumerate(self._pids):
+            in_call = self.has_entered(peer, self._call) and not self.has_left(peer, self._call)
+            if in_call and int(self._words[word + 3]) == before[peer] != GAVE_UP:
+                self._break(HUNG, peer)
+                self._check_state(what)
 
     def _watch(self, peer: int, pid: int) -> None:
         try:

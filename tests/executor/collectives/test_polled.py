@@ -79,7 +79,7 @@ def test_a_polled_call_gives_the_sum(count):
     [
         ("dies", "WorkerDiedError: .*'gmi1'.* and 'gmi0' was waiting for gloo"),
         ("stays", "WorkerHungError: .*'gmi1'.* and 'gmi0' was waiting for gloo"),
-        ("comes alone", "ExecutionError: 'gmi0' was waiting for gloo, and it failed: it was not"),
+        ("stops within the call", "WorkerHungError: .*'gmi1'.* and 'gmi0' was waiting for gloo"),
     ],
 )
 def test_who_fails_is_named_and_the_group_is_aborted(how, error):
@@ -91,7 +91,7 @@ def test_who_fails_is_named_and_the_group_is_aborted(how, error):
         if member == 1:
             if how == "dies":
                 os.kill(os.getpid(), signal.SIGKILL)
-            if how == "comes alone":
+            if how == "stops within the call":
                 peers.enter(2)
             place.seen.wait(30)
             return None
@@ -107,6 +107,23 @@ def test_who_fails_is_named_and_the_group_is_aborted(how, error):
     place.close()
     assert second is None
     assert re.search(error, first), first
+
+
+def test_nobody_is_blamed_if_all_wait():
+    """For a GPU that does not end, say."""
+    place = Place(3)
+
+    def work(member):
+        peers = place.peers(member)
+        peers.enter(1)
+        peers.wait_for(lambda: False, "adding rows")
+
+    for member, result in enumerate(run_forked(3, work)):
+        text = (
+            f"ExecutionError: 'gmi{member}' was adding rows, and it failed: it was not done within"
+        )
+        assert result.startswith(text), result
+    place.close()
 
 
 def test_connecting_has_a_deadline_of_its_own():
