@@ -92,6 +92,11 @@ class PlanConfig(GraphConfig):
     seconds: float | None = setting(
         None, "planner=learned: time that it may take beside the budget, or null"
     )
+    first_plans: list[str] = setting(
+        [],
+        "planner=learned: plan files to begin from; plans of another graph (other sizes, a few "
+        "other ops) too: ops of the same name go where they went",
+    )
     checkpoint: str | None = setting(
         None,
         "planner=learned: folder of its state, metrics.jsonl and TensorBoard's files; a second "
@@ -125,6 +130,7 @@ class PlanConfig(GraphConfig):
         is_default = (
             self.seconds is None
             and self.checkpoint is None
+            and not self.first_plans
             and self.mode is LearnedMode.polish
             and self.start is Start.pretrained
             and self.policy is PolicyKind.improved
@@ -132,8 +138,8 @@ class PlanConfig(GraphConfig):
         )
         if self.planner != TrainedPlanner.learned and not is_default:
             raise ConfigError(
-                "mode, start, policy, training, checkpoint and seconds are settings of "
-                f"planner=learned, and planner is {self.planner!r}"
+                "mode, start, policy, training, first_plans, checkpoint and seconds are settings "
+                f"of planner=learned, and planner is {self.planner!r}"
             )
         has_stage_two = self.mode in (LearnedMode.tune, LearnedMode.polish)
         if self.training.asks_for_stage_two() and not has_stage_two:

@@ -9,7 +9,9 @@ from doppler.api import PlannerResult, plan_problem
 from doppler.config import Algorithm, StageTwoSettings, StageTwoValues
 from doppler.console import View
 from doppler.core.costs import Costs
+from doppler.core.plan import Plan
 from doppler.core.problem import Problem
+from doppler.core.serialize import load_plan_names
 from doppler.graph_config import PlanConfig, TrainedPlanner
 from doppler.metrics_log import MetricsLog
 from doppler.planners.base import Planner
@@ -20,6 +22,7 @@ from doppler.planners.learned_run import PlanProgress
 from doppler.planners.placeto import PlacetoConfig, PlacetoPlanner
 from doppler.planners.run_state import Checkpointing
 from doppler.policies.config import policy_config
+from doppler.reuse import carry_over
 from doppler.training.config import (
     PAPER,
     PPOConfig,
@@ -102,6 +105,7 @@ def plan_learned(
         training=with_stage_two(usual, config.training),
         policy_config=policy_config(config.policy),
         seconds=config.seconds,
+        first_plans=tuple(_first_plan(path, problem, view) for path in config.first_plans),
     )
     shown = 0
     words = bound_words(problem)
@@ -125,3 +129,9 @@ def plan_learned(
             log = MetricsLog(folder, tensorboard=config.training.tensorboard)
             planner.on_start, planner.on_record = stack.enter_context(log).begin, log.write
         return plan_problem(problem, costs, planner, config.budget, config.seed, noise=noise)
+
+
+def _first_plan(path: str, problem: Problem, view: View) -> Plan:
+    found = carry_over(load_plan_names(path), problem, path)
+    view.line(f"{path}: names {found.num_named} of {found.num_placed} placed ops")
+    return found.plan

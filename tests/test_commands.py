@@ -277,7 +277,7 @@ def test_commands_on_graphs_accept_only_what_they_read():
     machine = {"cluster", "layout"}
     common = {"graph", "costs", "fallback", "objective", "noise", "output", *scales, *machine}
     learned = {"mode", "start", "policy", "seconds", "messages", "imitation", "training"}
-    learned |= {"checkpoint", "checkpoint_every"}
+    learned |= {"checkpoint", "checkpoint_every", "first_plans"}
     learned |= {f"training.{item.name}" for item in dataclasses.fields(StageTwoSettings)}
     assert set(flat_keys(PlanConfig)) == common | learned | {"planner", "budget", "seed"}
     compared = {"planners", "budget", "seed", "seeds", "table", "bound_effort"}

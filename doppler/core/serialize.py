@@ -18,6 +18,7 @@ from doppler.core.codecs import graph as graph_codec
 from doppler.core.codecs import plan as plan_codec
 from doppler.core.codecs import trace as trace_codec
 from doppler.core.codecs.fields import decode_dataclass, encode, expect_keys, expect_object
+from doppler.core.codecs.plan import PlanNames
 from doppler.core.codecs.text import format_json
 from doppler.core.costs import Costs
 from doppler.core.errors import DopplerError, FormatError, nearest
@@ -139,6 +140,13 @@ def load_graph(path: str | Path) -> DataflowGraph:
 def load_plan(path: str | Path, problem: Problem) -> Plan:
     """Returns the plan of a file, checked against `problem`; raises `FormatError`, `PlanError`."""
     return cast(Plan, _load(path, "plan", problem))
+
+
+def load_plan_names(path: str | Path) -> PlanNames:
+    """Returns what a plan file says of whatever graph it is a plan of; raises `FormatError`."""
+    where = str(path)
+    body = _check_header(read_json(Path(path)), "plan", where)
+    return plan_codec.decode_names(expect_keys(body, plan_codec.KEYS, where), where)
 
 
 def load_costs(path: str | Path, problem: Problem) -> Costs:

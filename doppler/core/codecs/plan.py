@@ -1,6 +1,7 @@
 """JSON of a plan: op name -> device name, op name -> priority."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from doppler.core.codecs.digests import check_digests
@@ -48,6 +49,37 @@ def encode_plan(plan: Plan, problem: Problem) -> dict[str, Any]:
         "priority": priority,
         "holds": [[graph.ops[before].name, graph.ops[after].name] for before, after in plan.holds],
     }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanNames:
+    """A plan as its document has it, of whatever graph and cluster.
+
+    Attributes:
+        devices: Name of the device by op name.
+        priorities: Priority by op name.
+    """
+
+    devices: dict[str, str]
+    priorities: dict[str, int]
+
+
+def decode_names(document: Mapping[str, Any], where: str) -> PlanNames:
+    """Returns the names of a plan document, checked against nothing.
+
+    Raises:
+        FormatError: If a type is wrong.
+    """
+    return PlanNames(
+        devices={
+            op: decode_scalar(str, device, f"{where}: placement.{op}")
+            for op, device in expect_object(document["placement"], f"{where}: placement").items()
+        },
+        priorities={
+            op: decode_scalar(int, value, f"{where}: priority.{op}")
+            for op, value in expect_object(document["priority"], f"{where}: priority").items()
+        },
+    )
 
 
 def decode_plan(document: Mapping[str, Any], problem: Problem, where: str) -> Plan:
