@@ -33,7 +33,7 @@ from executor.drl.sources import resolve_source
 SAMPLES = {
     "ppo_ant": 300_000,
     "ppo_anymal": 300_000,
-    "ppo_ball_balance": 600_000,
+    "ppo_ball_balance": 300_000,
     "ppo_franka_cabinet": 500_000,
     "ppo_humanoid": 300_000,
     "ppo_shadow_hand": 300_000,

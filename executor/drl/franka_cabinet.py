@@ -13,6 +13,9 @@ _JOINTS, _DRAWER = 9, 9  # seven of the arm and two fingers; then the upper draw
 _READY = np.array([0.0, 0.0, 0.0, -1.88, 0.0, 3.45, -0.755, 0.02, 0.02])
 _SPEED_SCALE = 0.1
 _NEAR = 0.02  # m, distance from the handle from which the reward for it is doubled
+_FINGER_TRAVEL = 0.04  # m, of one finger; two of them open 0.08 m wide
+_PAST = 0.04  # m behind the handle, from where on a finger is through the drawer's front
+_AJAR, _HALF_OPEN = 0.01, 0.2  # m
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,14 +25,18 @@ class FrankaCabinet(Task):
     Observation: joint positions scaled to [-1, 1] (9), joint velocities (9), the way from the
     gripper to the handle (3), position and velocity of the drawer.
 
-    Reward per step: closeness to the handle, alignment with it, a finger above and one below it,
-    how far the drawer is open, minus squared actions.
+    Reward per step: closeness to the handle, alignment with it, one finger above and one below it,
+    those two closing, how far the drawer is open (half as much again with the fingers around the
+    handle), steps for a drawer that is ajar and half open, minus squared actions; -1 instead where
+    a finger has passed behind the handle.
 
     Termination: none, so that an open drawer keeps paying until the time limit.
 
     Source: the task FrankaCabinet of IsaacGymEnvs (Makoviychuk et al. 2021), whose observation and
-    terms of the reward are kept; an action is a target here, not a rate of one, so that the physics
-    state alone decides the future.
+    terms and weights of the reward are kept, and whose arm has no weight either. It differs in: an
+    action is a target angle of at most 1.2 rad about the ready pose, not a rate of one, so that the
+    physics state alone decides the future; the servos are damped half as much; an open drawer does
+    not end the episode, nor pay the bonus of the step on which it would.
 
     Attributes:
         asset: Model file.
@@ -39,8 +46,11 @@ class FrankaCabinet(Task):
         senses_start: The first observation reads the sensors.
         near_weight: Reward for being at the handle.
         aligned_weight: Reward for the gripper's direction.
-        around_weight: Reward for one finger above and one below the handle.
+        around_weight: Reward for one finger above and one below the handle, which count 0.5.
+        grip_weight: Reward per m that the fingers around the handle are closed.
         open_weight: Reward per m that the drawer is open.
+        ajar_bonus: Reward while the drawer is open by 1 cm or more.
+        style_cost: Reward of a step on which a finger is behind the handle.
         action_cost: Weight of the squared actions.
         start_noise: Half-width of the uniform noise on the first joint positions, in rad.
     """
@@ -52,8 +62,11 @@ class FrankaCabinet(Task):
     senses_start: bool = True
     near_weight: float = 2.0
     aligned_weight: float = 0.5
-    around_weight: float = 0.5
+    around_weight: float = 0.25
+    grip_weight: float = 5.0
     open_weight: float = 7.5
+    ajar_bonus: float = 0.5
+    style_cost: float = -1.0
     action_cost: float = 0.01
     start_noise: float = 0.12
 
@@ -86,13 +99,18 @@ class FrankaCabinet(Task):
         # The drawer opens along +x, and its handle lies along y: ahead is -x, fingers part along z.
         towards = -ahead[:, 0]
         aligned = 0.5 * (np.sign(towards) * np.square(towards) + np.square(across[:, 2]))
-        upper = np.maximum(left[:, 2], right[:, 2])
-        lower = np.minimum(left[:, 2], right[:, 2])
-        around = (upper > handle[:, 2]) & (lower < handle[:, 2]) & (distance < 5 * _NEAR)
+        above, below = left[:, 2] - handle[:, 2], handle[:, 2] - right[:, 2]
+        wrapped = (above > 0.0) & (below > 0.0)
+        around = 0.5 * wrapped
+        grip = wrapped * (2.0 * _FINGER_TRAVEL - above - below)
         opened = now.qpos[:, _DRAWER]
         reward: Array = self.near_weight * near + self.aligned_weight * aligned
-        reward += self.around_weight * around + self.open_weight * opened
+        reward += self.around_weight * around + self.grip_weight * grip
+        reward += self.open_weight * opened * (1.0 + around)
+        reward += self.ajar_bonus * (opened > _AJAR) + around * (opened > _HALF_OPEN)
         reward -= self.action_cost * np.square(now.actions).sum(axis=1)
+        foremost = np.minimum(left[:, 0], right[:, 0])
+        reward[foremost < handle[:, 0] - _PAST] = self.style_cost
         return reward, np.zeros(len(reward), np.bool_)
 
 

@@ -19,15 +19,22 @@ PRESETS: Mapping[str, PPOJobConfig] = MappingProxyType(
         ),
         "ppo_ball_balance": PPOJobConfig(
             environment="ball_balance",
+            envs_per_shard=16,
+            horizon=32,
+            chunk=16,
             hidden=(128, 64, 32),
             epochs=8,
-            gamma=0.99,
-            reward_scale=1.0,
+            lam=0.98,
+            clip_value=False,
         ),
         "ppo_franka_cabinet": PPOJobConfig(
             environment="franka_cabinet",
             epochs=8,
             gamma=0.99,
+            learning_rate=3e-4,
+            init_log_std=-0.5,
+            clip_value=False,
+            reward_scale=0.05,
         ),
         "ppo_humanoid": PPOJobConfig(
             environment="humanoid",
@@ -59,7 +66,11 @@ PRESETS: Mapping[str, PPOJobConfig] = MappingProxyType(
         ),
     }
 )
-"""Configs by job name: networks, horizons and epochs of IsaacGymEnvs, batches for two cores."""
+"""Configs by job name: networks, horizons and epochs of IsaacGymEnvs, batches for two cores.
+
+BallBalance has half of the copies and twice the horizon. The value loss is not clipped where values
+are far larger than the clip, which IsaacGymEnvs' normalised values never are.
+"""
 
 
 def preset(name: str) -> PPOJobConfig:

@@ -225,9 +225,42 @@ def test_an_open_drawer_pays_and_the_first_observation_knows_where_the_handle_is
     first = environment.reset(0)
     assert 0.05 < np.linalg.norm(first[0, 18:21]) < 0.5  # m from gripper to handle
     closed = changed("franka_cabinet").reward[0]
-    opened = changed("franka_cabinet", at10=0.3).reward[0]
-    # 7.5 per m, less what the handle's new distance costs.
-    assert 7.5 * 0.3 - 2.0 < opened - closed <= 7.5 * 0.3 + 0.1
+    ajar = changed("franka_cabinet", at10=0.1).reward[0]
+    # 7.5 per m (half as much again with the fingers around it), 0.5 for ajar; the handle is nearer.
+    assert 7.5 * 0.1 + 0.5 < ajar - closed < 1.5 * 7.5 * 0.1 + 0.5 + 0.5
+    # The open drawer's handle is before the fingers, which stand in the drawer's front.
+    assert changed("franka_cabinet", at10=0.3).reward[0] == -1.0
+
+
+def test_an_arm_that_reaches_grips_and_pulls_opens_the_drawer_and_is_paid_for_it():
+    # Joint targets about the ready pose (rad) that put the gripper x metres before the cabinet, at
+    # the height of the handle and turned to it: inverse kinematics of the model.
+    before, at, half, out = (
+        np.array([0.0, a, 0.0, b, 0.0, c, -0.03, 0.0, 0.0], np.float32) / 1.2
+        for a, b, c in [
+            (0.22, 0.29, -0.07),
+            (0.66, 0.96, -0.3),
+            (-0.09, -0.11, 0.01),
+            (-0.7, -0.64, -0.06),
+        ]
+    )
+    environment = make_environment("franka_cabinet", 1, 0)
+    environment.reset(0)
+    rewards = []
+    for start, end, grip, steps in [
+        (before, before, 1.0, 40),
+        (before, at, 1.0, 40),
+        (at, at, -1.0, 30),
+        (at, half, -1.0, 60),
+        (half, out, -1.0, 80),
+    ]:
+        for k in range(steps):
+            actions = start + (end - start) * (k + 1) / steps
+            actions[7:] = grip
+            step = environment.step(actions[None].astype(np.float32))
+        rewards.append(float(step.reward[0]))
+    assert step.obs[0, 21] > 0.3  # m that the drawer is open
+    assert np.all(np.diff(rewards) > 0.3)  # every stage is worth more than the one before it
 
 
 def test_torso_by_hand():
