@@ -103,6 +103,9 @@ class JobConfig(AnyJobConfig):
         _JOB.mode, "how weights reach environments: asynchronous needs job.staleness"
     )
     staleness: int = setting(_JOB.staleness, "asynchronous: versions that weights may be behind")
+    independent_trainers: bool = setting(
+        _JOB.independent_trainers, "asynchronous: no trainer waits for another to update weights"
+    )
     importance: Importance = setting(
         _JOB.importance, "asynchronous: weights of experience of older policies, or none"
     )

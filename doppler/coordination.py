@@ -144,12 +144,18 @@ class Coordination:
         self._options = options or ExecutorOptions()
 
     def batches(self, envs_per_shard: int) -> list[Batch]:
-        """Returns the job's batch in its own shards, in half and in twice as many, where it can."""
+        """Returns the job's batch in its own shards, in half and in twice as many, where it can.
+
+        Where trainers are independent, each has as many shards.
+        """
         shards = self.settings.num_shards
         num_envs = envs_per_shard * shards
+        alike = self.settings.num_trainers if self.settings.independent_trainers else 1
         counts = sorted({max(1, shards // 2), shards, 2 * shards})
         return [
-            Batch(num_envs=num_envs, num_shards=count) for count in counts if num_envs % count == 0
+            Batch(num_envs=num_envs, num_shards=count)
+            for count in counts
+            if num_envs % count == 0 and count % alike == 0
         ]
 
     def real_settings(
@@ -347,7 +353,8 @@ class Coordination:
         """DP-only with as many shards and trainers on every GMI: all that run do the same."""
         everywhere = gmis * self.cut.num_processors
         shards = everywhere * self._per_gmi(self.settings.num_shards, gmis)
-        trainers = everywhere * self._per_gmi(self.settings.num_trainers, gmis)
+        wanted = 1 if self.settings.independent_trainers else self.settings.num_trainers
+        trainers = everywhere * self._per_gmi(wanted, gmis)
         batch = Batch(num_envs=shards * self.envs_per_shard(gmis, envs), num_shards=shards)
         variant = make_variant(
             Template.dp_only,

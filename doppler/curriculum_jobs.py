@@ -15,8 +15,9 @@ from doppler.core.cluster import Cluster, Device, Link
 from doppler.core.costs import Costs, make_costs
 from doppler.core.graph import DataflowGraph
 from doppler.core.problem import Objective, Problem
-from doppler.graphs.drl_job import DRLJobShape, OpSize, build_drl_job
+from doppler.graphs.drl_job import DRLJobShape, build_drl_job
 from doppler.graphs.ffnn import FFNNShape, ffnn
+from doppler.graphs.job_rows import OpSize
 from doppler.graphs.llama import LlamaShape, llama_block
 from doppler.graphs.matmul_chain import ChainShards, matmul_chain
 from doppler.graphs.moe import MoEShape, moe_block

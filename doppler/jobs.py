@@ -7,7 +7,8 @@ from pathlib import Path
 from doppler.config import BASELINES, AnyJobConfig, JobConfig
 from doppler.core.errors import ConfigError, nearest
 from doppler.core.problem import Objective
-from doppler.graphs.drl_job import DRLJobShape, OpSize, build_drl_job
+from doppler.graphs.drl_job import DRLJobShape, build_drl_job
+from doppler.graphs.job_rows import OpSize
 from doppler.measure import margins_of
 from doppler.real_job import RealJob
 from doppler.tensor_config import TensorJobConfig
@@ -15,7 +16,6 @@ from doppler.tensor_jobs import build_tensor_job
 from executor.drl.config import PPOJobConfig
 from executor.drl.custom import custom_job_config, load_settings
 from executor.drl.job import PPOJob
-from executor.drl.sizes import SEGMENT_COORDINATE
 from executor.job_spec import JobSpec
 
 AUTO = "auto"
@@ -99,7 +99,7 @@ def build_job(settings: JobConfig, seed: int) -> RLJob:
         if kind in ("rollout", "env_step"):
             state = state_bytes["env"][0]
         elif kind == "adam":
-            state = state_bytes["optimizer"][at[SEGMENT_COORDINATE]]
+            state = state_bytes["optimizer"][at[config.segment_coordinate]]
         return OpSize(
             outputs=size.outputs,
             flop=round(size.flop),
@@ -120,6 +120,7 @@ def build_job(settings: JobConfig, seed: int) -> RLJob:
         minibatches=config.minibatches,
         mode=config.mode,
         staleness=config.staleness,
+        independent_trainers=config.independent_trainers,
         exact_advantages=config.exact_advantages,
     )
     name = settings.name or settings.env

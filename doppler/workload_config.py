@@ -142,6 +142,7 @@ JOB_KEYS = (
     "fused",
     "mode",
     "staleness",
+    "independent_trainers",
     "importance",
     "num_trainers",
     "num_segments",

@@ -166,7 +166,7 @@ KNOBS = [
     for item in fields(WORKLOADS[name])
     if item.name not in {item.name for item in fields(WorkloadConfig)}
     and not item.name.endswith("_output")
-    and item.name not in {"mode", "staleness", "importance"}  # these go together
+    and item.name not in {"mode", "staleness", "importance", "independent_trainers"}  # together
     and item.name != "trainer_groups"  # for compositions that tell groups apart, see below
 ]
 

@@ -19,7 +19,8 @@ from doppler.core.hardware import Hardware, Processor
 from doppler.core.job_mode import JobMode
 from doppler.core.layout import Backend, Layout
 from doppler.core.problem import Problem
-from doppler.graphs.drl_job import DRLJobShape, OpSize, build_drl_job
+from doppler.graphs.drl_job import DRLJobShape, build_drl_job
+from doppler.graphs.job_rows import OpSize
 
 SIM_FILL = 0.46
 FILL = {"environment": SIM_FILL, "agent": SIM_FILL / 10, "trainer": SIM_FILL / 5}

@@ -81,9 +81,9 @@ def shard_of(op: Op) -> int:
             f"{op.name!r} is of kind {op.kind!r}"
         )
     coordinate = SHARD_COORDINATE[op.kind]
-    if coordinate is None:
-        return 0
     match = _COORDINATES.search(op.name)
+    if coordinate is None:  # one for all; where every trainer has its own, that of the trainer
+        return int(match.group(1).split(",")[-1]) if match else 0
     if match is None:
         raise PlanError(
             f"mapping templates read the shard in an op's name, and {op.name!r} has none"

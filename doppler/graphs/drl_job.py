@@ -9,11 +9,10 @@ edges. Op names are coordinates: `grad[epoch,minibatch,trainer]`.
 Three modes, which differ in edges and window only (`JobMode`).
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 from doppler.core.errors import GraphError
-from doppler.core.graph import INPUT_KIND, DataflowGraph, Edge, EdgeMode, Group, Op
+from doppler.core.graph import DataflowGraph, EdgeMode
 from doppler.core.job_mode import JobMode
 from doppler.graphs.collective_ops import FORWARD_KIND, REDUCE_KIND
 from doppler.graphs.gradient_reduction import (
@@ -24,9 +23,8 @@ from doppler.graphs.gradient_reduction import (
     Total,
     reduction,
 )
-
-# (producer name, output, distance, mode)
-_Input = tuple[str, int, int, EdgeMode]
+from doppler.graphs.independent_trainers import IndependentTraining, add_independent_training
+from doppler.graphs.job_rows import Input, JobRows, SizeOf, text_of, token
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +48,9 @@ class DRLJobShape:
         mode: How the weights reach the environments.
         staleness: Asynchronous mode: versions that a rollout's weights may be behind those of the
             iteration before; at least 1 there, 0 in the other modes.
+        independent_trainers: Asynchronous mode: every trainer applies its gradients to the shared
+            weights without waiting for the others (`doppler.graphs.independent_trainers`); it
+            trains on the shards k with k mod `num_trainers` = m.
         exact_advantages: Advantages read the weights of the iteration before in every mode, as
             importance weights need, not the newest that are there.
     """
@@ -66,6 +67,7 @@ class DRLJobShape:
     minibatches: int = 2
     mode: JobMode = JobMode.synchronous
     staleness: int = 0
+    independent_trainers: bool = False
     exact_advantages: bool = False
 
     def __post_init__(self) -> None:
@@ -91,6 +93,21 @@ class DRLJobShape:
                 f"{self.staleness} in {self.mode.value} mode"
             )
 
+        if self.independent_trainers:
+            self._check_independent()
+
+    def _check_independent(self) -> None:
+        if self.mode is not JobMode.asynchronous or self.all_reduce != DIRECT:
+            raise GraphError(
+                f"independent trainers are those of asynchronous jobs and add no gradients up, and "
+                f"mode is {self.mode.value} and all_reduce is {self.all_reduce!r}"
+            )
+        if self.num_shards % self.num_trainers:
+            raise GraphError(
+                f"num_shards is a multiple of num_trainers ({self.num_trainers}) where trainers "
+                f"are independent, and it is {self.num_shards}"
+            )
+
     @property
     def num_chunks(self) -> int:
         """Fused rollout ops per shard and iteration."""
@@ -104,30 +121,6 @@ class DRLJobShape:
             GraphError: If the composition is unknown or does not fit the groups.
         """
         return reduction(self.all_reduce, self.num_trainers, self.trainer_groups, self.num_segments)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpSize:
-    """Bytes and work of every op of one kind.
-
-    Attributes:
-        outputs: Bytes of each output.
-        flop: Floating-point operations of one op.
-        bytes_moved: Bytes that one op reads and writes.
-        state_bytes: Bytes of group state that the kind keeps (once per group).
-    """
-
-    outputs: tuple[int, ...]
-    flop: int = 0
-    bytes_moved: int = 0
-    state_bytes: int = 0
-
-
-SizeOf = Callable[[str, tuple[int, ...]], OpSize]
-"""Returns the size of the op of a kind at its coordinates.
-
-`reduce` is as large as with the parts of all trainers, `reduce_chunk` as with two.
-"""
 
 
 def build_drl_job(name: str, shape: DRLJobShape, size_of: SizeOf, window: int = 3) -> DataflowGraph:
@@ -146,7 +139,7 @@ def build_drl_job(name: str, shape: DRLJobShape, size_of: SizeOf, window: int = 
     Source: schedule of PPO (Schulman et al. 2017, algorithm 1); modes and sizes as in GMI-DRL
     section 2; staleness as a bound on versions, as in asynchronous PPO pipelines.
     """
-    rows = _Rows(size_of)
+    rows = JobRows(size_of)
     is_serving = shape.mode is JobMode.serving
     if is_serving:
         rows.add_input(_SERVED_POLICY, size_of("broadcast", ()).outputs)
@@ -156,163 +149,112 @@ def build_drl_job(name: str, shape: DRLJobShape, size_of: SizeOf, window: int = 
         _add_unrolled(rows, shape)
     if not is_serving:
         _add_advantages(rows, shape)
+    if shape.independent_trainers:
+        names = [item.name for item in fields(IndependentTraining)]
+        add_independent_training(
+            rows, IndependentTraining(**{name: getattr(shape, name) for name in names})
+        )
+    elif not is_serving:
         _add_statistics(rows, shape)
         _add_training(rows, shape)
-    return rows.graph(name, max(window, shape.staleness + 2))
+    needed = shape.staleness + 2
+    if shape.independent_trainers:  # each may be 1 + staleness ahead of any other
+        needed = 2 * (1 + shape.staleness)
+    return rows.graph(name, max(window, needed))
 
 
 _SERVED_POLICY = "policy"
 
 
-def _text(at: tuple[int, ...]) -> str:
-    return ",".join(map(str, at))
-
-
-def _token(name: str, output: int, distance: int = 0) -> _Input:
-    return (name, output, distance, EdgeMode.token)
-
-
-def _weights(shape: DRLJobShape) -> _Input:
-    """The edge on which the policy comes: the one thing that the modes differ in."""
+def _weights(shape: DRLJobShape, shard: int) -> Input:
+    """The edge on which the policy of a shard comes: the one thing that the modes differ in."""
     if shape.mode is JobMode.serving:
-        return _token(_SERVED_POLICY, 0)
+        return token(_SERVED_POLICY, 0)
     if shape.mode is JobMode.asynchronous:
-        return ("broadcast", 0, 1 + shape.staleness, EdgeMode.latest)
-    return _token("broadcast", 0, 1)
+        return (_policy(shape, shard), 0, 1 + shape.staleness, EdgeMode.latest)
+    return token(_policy(shape, shard), 0, 1)
 
 
-class _Rows:
-    """Ops by name with their inputs by name; ids are given when all names are known."""
-
-    def __init__(self, size_of: SizeOf) -> None:
-        self.size_of = size_of
-        self._ops: list[Op] = []
-        self._inputs: list[list[_Input]] = []
-        self._groups: dict[str, int] = {}
-
-    def add(
-        self,
-        kind: str,
-        at: tuple[int, ...],
-        meta_op: str,
-        inputs: list[_Input],
-        group: str | None = None,
-        size: OpSize | None = None,
-        device_kinds: tuple[str, ...] = (),
-    ) -> None:
-        size = size or self.size_of(kind, at)
-        name = f"{kind}[{_text(at)}]" if at else kind
-        self._ops.append(
-            Op(
-                kind=kind,
-                name=name,
-                outputs=size.outputs,
-                flop=size.flop,
-                bytes_moved=size.bytes_moved,
-                group=group,
-                meta_op=meta_op,
-                device_kinds=device_kinds,
-            )
-        )
-        self._inputs.append(inputs)
-        if group is not None:
-            self._groups[group] = max(self._groups.get(group, 0), size.state_bytes)
-
-    def add_input(self, name: str, outputs: tuple[int, ...]) -> None:
-        self._ops.append(Op(kind=INPUT_KIND, name=name, outputs=outputs))
-        self._inputs.append([])
-
-    def graph(self, name: str, window: int) -> DataflowGraph:
-        ids = {op.name: index for index, op in enumerate(self._ops)}
-        edges = tuple(
-            Edge(ids[src], output, dst, distance, mode)
-            for dst, inputs in enumerate(self._inputs)
-            for src, output, distance, mode in inputs
-        )
-        return DataflowGraph(
-            name=name,
-            ops=tuple(self._ops),
-            edges=edges,
-            groups=tuple(Group(group, size) for group, size in self._groups.items()),
-            window=window,
-        )
+def _policy(shape: DRLJobShape, shard: int) -> str:
+    """The op that makes the policy of a shard."""
+    if shape.independent_trainers:
+        return f"broadcast[{shard % shape.num_trainers}]"
+    return "broadcast"
 
 
-def _add_fused(rows: _Rows, shape: DRLJobShape) -> None:
+def _add_fused(rows: JobRows, shape: DRLJobShape) -> None:
     last = shape.num_chunks - 1
     for k in range(shape.num_shards):
         for c in range(shape.num_chunks):
-            before = (
-                _token(f"rollout[{k},{c - 1}]", 1) if c else _token(f"rollout[{k},{last}]", 1, 1)
-            )
-            inputs = [_weights(shape), before]
+            before = token(f"rollout[{k},{c - 1}]", 1) if c else token(f"rollout[{k},{last}]", 1, 1)
+            inputs = [_weights(shape, k), before]
             rows.add("rollout", (k, c), f"rollout[{c}]", inputs, f"env[{k}]")
 
 
-def _add_unrolled(rows: _Rows, shape: DRLJobShape) -> None:
+def _add_unrolled(rows: JobRows, shape: DRLJobShape) -> None:
     last = shape.horizon - 1
     for k in range(shape.num_shards):
         for t in range(shape.horizon):
             before = (
-                _token(f"env_step[{k},{t - 1}]", 0) if t else _token(f"env_step[{k},{last}]", 0, 1)
+                token(f"env_step[{k},{t - 1}]", 0) if t else token(f"env_step[{k},{last}]", 0, 1)
             )
-            rows.add("infer", (k, t), f"infer[{t}]", [_weights(shape), before])
+            rows.add("infer", (k, t), f"infer[{t}]", [_weights(shape, k), before])
             rows.add(
                 "env_step",
                 (k, t),
                 f"env_step[{t}]",
-                [_token(f"infer[{k},{t}]", 1)],
+                [token(f"infer[{k},{t}]", 1)],
                 f"env[{k}]",
             )
 
 
-def _add_advantages(rows: _Rows, shape: DRLJobShape) -> None:
-    weights = _token("broadcast", 0, 1) if shape.exact_advantages else _weights(shape)
+def _add_advantages(rows: JobRows, shape: DRLJobShape) -> None:
     for k in range(shape.num_shards):
-        inputs = [weights]
+        exact = token(_policy(shape, k), 0, 1)
+        inputs = [exact if shape.exact_advantages else _weights(shape, k)]
         if shape.fused:
-            inputs += [_token(f"rollout[{k},{c}]", 0) for c in range(shape.num_chunks)]
-            inputs += [_token(f"rollout[{k},{shape.num_chunks - 1}]", 1)]
+            inputs += [token(f"rollout[{k},{c}]", 0) for c in range(shape.num_chunks)]
+            inputs += [token(f"rollout[{k},{shape.num_chunks - 1}]", 1)]
         else:
-            inputs += [_token(f"infer[{k},{t}]", 0) for t in range(shape.horizon)]
-            inputs += [_token(f"env_step[{k},{t}]", 1) for t in range(shape.horizon)]
-            inputs += [_token(f"env_step[{k},{shape.horizon - 1}]", 0)]
+            inputs += [token(f"infer[{k},{t}]", 0) for t in range(shape.horizon)]
+            inputs += [token(f"env_step[{k},{t}]", 1) for t in range(shape.horizon)]
+            inputs += [token(f"env_step[{k},{shape.horizon - 1}]", 0)]
         rows.add("advantage", (k,), "advantage", inputs)
 
 
-def _add_statistics(rows: _Rows, shape: DRLJobShape) -> None:
-    inputs = [_token(f"advantage[{k}]", 1) for k in range(shape.num_shards)]
-    rows.add("collect", (), "collect", [*inputs, _token("collect", 1, 1)])
+def _add_statistics(rows: JobRows, shape: DRLJobShape) -> None:
+    inputs = [token(f"advantage[{k}]", 1) for k in range(shape.num_shards)]
+    rows.add("collect", (), "collect", [*inputs, token("collect", 1, 1)])
 
 
-def _add_training(rows: _Rows, shape: DRLJobShape) -> None:
+def _add_training(rows: JobRows, shape: DRLJobShape) -> None:
     updates = [(e, b) for e in range(shape.epochs) for b in range(shape.minibatches)]
     found = shape.reduction
     for index, update in enumerate(updates):
         before, distance = (updates[index - 1], 0) if index else (updates[-1], 1)
         names = _UpdateNames(before, shape.all_reduce)
-        data = [_token(f"advantage[{k}]", 0) for k in range(shape.num_shards)]
+        data = [token(f"advantage[{k}]", 0) for k in range(shape.num_shards)]
         for m in range(shape.num_trainers):
-            weights = [_token(names.weights(read), 0, distance) for read in found.weights[m]]
-            inputs = [*weights, *data, _token("collect", 0)]
-            rows.add("grad", (*update, m), f"grad[{_text(update)}]", inputs)
+            weights = [token(names.weights(read), 0, distance) for read in found.weights[m]]
+            inputs = [*weights, *data, token("collect", 0)]
+            rows.add("grad", (*update, m), f"grad[{text_of(update)}]", inputs)
         _add_update(rows, shape, found, update)
     names = _UpdateNames(updates[-1], shape.all_reduce)
-    policy = [_token(names.weights(total), 0) for total in found.totals if not total.replica]
-    rows.add("broadcast", (), "broadcast", [*policy, _token("collect", 1)])
+    policy = [token(names.weights(total), 0) for total in found.totals if not total.replica]
+    rows.add("broadcast", (), "broadcast", [*policy, token("collect", 1)])
 
 
 def _add_update(
-    rows: _Rows, shape: DRLJobShape, found: GradientReduction, update: tuple[int, int]
+    rows: JobRows, shape: DRLJobShape, found: GradientReduction, update: tuple[int, int]
 ) -> None:
     """Adds what lies between the gradients of one step and the weights of the next."""
     names = _UpdateNames(update, shape.all_reduce)
-    at = _text(update)
+    at = text_of(update)
     for move in found.sums:
-        inputs = [_token(*names.gradient(part, move.segment)) for part in move.inputs]
+        inputs = [token(*names.gradient(part, move.segment)) for part in move.inputs]
         _add_move(rows, names, move, inputs)
     for total in found.totals:
-        parts = [_token(*names.gradient(part, total.segment)) for part in total.inputs]
+        parts = [token(*names.gradient(part, total.segment)) for part in total.inputs]
         where, size = names.at(total), rows.size_of("reduce", names.at(total))
         added, most = len(parts) + 1, shape.num_trainers + 1  # the norm reads the sum once more
         size = replace(
@@ -322,18 +264,16 @@ def _add_update(
         rows.add("reduce", where, f"reduce[{at}]", parts, size=size, device_kinds=kinds)
     for total in found.totals:
         norms = [
-            _token(names.total(other), 1)
-            for other in found.totals
-            if other.replica == total.replica
+            token(names.total(other), 1) for other in found.totals if other.replica == total.replica
         ]
-        inputs = [_token(names.total(total), 0), *norms]
+        inputs = [token(names.total(total), 0), *norms]
         where = names.at(total)
-        rows.add("adam", where, f"adam[{at}]", inputs, f"optimizer[{_text(where[2:])}]")
+        rows.add("adam", where, f"adam[{at}]", inputs, f"optimizer[{text_of(where[2:])}]")
     for move in found.copies:
-        _add_move(rows, names, move, [_token(names.weights(part), 0) for part in move.inputs])
+        _add_move(rows, names, move, [token(names.weights(part), 0) for part in move.inputs])
 
 
-def _add_move(rows: _Rows, names: "_UpdateNames", move: Move, inputs: list[_Input]) -> None:
+def _add_move(rows: JobRows, names: "_UpdateNames", move: Move, inputs: list[Input]) -> None:
     """Adds the op of a partial sum or a copy; what `size_of` says of a sum is that of two parts."""
     kind, where = names.kind(move), names.at(move)
     size = rows.size_of(kind, where)
@@ -342,7 +282,7 @@ def _add_move(rows: _Rows, names: "_UpdateNames", move: Move, inputs: list[_Inpu
         size = replace(
             size, flop=size.flop * (count - 1), bytes_moved=size.bytes_moved * (count + 1) // 3
         )
-    rows.add(kind, where, f"{kind}[{_text(where[:2])}]", inputs, size=size)
+    rows.add(kind, where, f"{kind}[{text_of(where[:2])}]", inputs, size=size)
 
 
 class _UpdateNames:
@@ -364,15 +304,15 @@ class _UpdateNames:
         return FORWARD_KIND if made.is_copy else REDUCE_KIND
 
     def move(self, made: Move) -> str:
-        return f"{self.kind(made)}[{_text(self.at(made))}]"
+        return f"{self.kind(made)}[{text_of(self.at(made))}]"
 
     def total(self, made: Total) -> str:
-        return f"reduce[{_text(self.at(made))}]"
+        return f"reduce[{text_of(self.at(made))}]"
 
     def gradient(self, made: Part | Move | Total, segment: int) -> tuple[str, int]:
         """Op and output where a gradient segment, or a part of the sum, is read."""
         if isinstance(made, Part):
-            return f"grad[{_text((*self._update, made.trainer))}]", segment
+            return f"grad[{text_of((*self._update, made.trainer))}]", segment
         assert isinstance(made, Move), "a sum that is whole is not added to"
         return self.move(made), 0
 
@@ -381,4 +321,4 @@ class _UpdateNames:
         assert not isinstance(made, Part), "weights are made by an optimizer"
         if isinstance(made, Move):
             return self.move(made)
-        return f"adam[{_text(self.at(made))}]"
+        return f"adam[{text_of(self.at(made))}]"

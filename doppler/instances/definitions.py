@@ -13,9 +13,10 @@ from doppler.core.cluster import Cluster, Device, Link
 from doppler.core.costs import Costs, make_costs
 from doppler.core.problem import Objective, Problem
 from doppler.graphs.builder import GraphBuilder
-from doppler.graphs.drl_job import DRLJobShape, OpSize, build_drl_job
+from doppler.graphs.drl_job import DRLJobShape, build_drl_job
 from doppler.graphs.families import generate
 from doppler.graphs.ffnn import ffnn
+from doppler.graphs.job_rows import OpSize
 from doppler.graphs.matmul_chain import matmul_chain
 from doppler.graphs.stg import read_stg
 from doppler.graphs.wfcommons import parse_wfcommons

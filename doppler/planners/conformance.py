@@ -21,7 +21,8 @@ from doppler.core.plan import Plan, check_plan
 from doppler.core.problem import Objective, Problem
 from doppler.core.runtime import INFEASIBLE_NS, Scorer
 from doppler.graphs.builder import GraphBuilder
-from doppler.graphs.drl_job import DRLJobShape, OpSize, build_drl_job
+from doppler.graphs.drl_job import DRLJobShape, build_drl_job
+from doppler.graphs.job_rows import OpSize
 from doppler.planners.base import Budget, Planner
 from doppler.planners.registry import get_planner
 

@@ -3,6 +3,7 @@
 Source: Kingma & Ba 2015, "Adam: a method for stochastic optimization", algorithm 1.
 """
 
+import threading
 from collections.abc import Mapping, Sequence
 from math import sqrt
 
@@ -30,15 +31,22 @@ class AdamSegment:
 
     Attributes:
         parameters: [L] current values.
+        lock: Held by whoever takes a step: trainers that are independent share a segment.
     """
 
     def __init__(self, parameters: Float) -> None:
         self.parameters = parameters.copy()
+        self.lock = threading.Lock()
         self._m = np.zeros_like(parameters)
         self._v = np.zeros_like(parameters)
         self._steps = 0
         self._scratch = np.empty_like(parameters)
         self._update = np.empty_like(parameters)
+
+    @property
+    def num_steps(self) -> int:
+        """Steps taken."""
+        return self._steps
 
     def step(self, gradient: Float, scale: float, learning_rate: float) -> Float:
         """Takes one step with `gradient` x `scale` and returns the parameters (not a copy)."""

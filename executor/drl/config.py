@@ -33,6 +33,10 @@ class PPOJobConfig:
         staleness: Asynchronous mode: versions that the weights which act may be behind those that
             are trained; at least 1 there, 0 in the other modes. It bounds the age of experience,
             not how far the policies differ: see `importance`.
+        independent_trainers: Asynchronous mode: every trainer applies its gradients to the shared
+            weights as they come, and waits for no other (A3C); it has the shards k with
+            k mod `num_trainers` = m, and minibatches of their rows. Runs cannot be repeated bit for
+            bit, because the order of updates is that of their arrival.
         importance: Asynchronous mode: how experience of older weights is weighed. Without it (none)
             PPO's ratio is to the policy that acted, and its clip bounds only ratios above 1 of
             positive advantages and ratios below 1 of negative ones.
@@ -72,6 +76,7 @@ class PPOJobConfig:
     fused: bool = True
     mode: JobMode = JobMode.synchronous
     staleness: int = 0
+    independent_trainers: bool = False
     importance: Importance = Importance.none
     rho_bar: float = 1.0
     c_bar: float = 1.0
@@ -156,9 +161,29 @@ class PPOJobConfig:
                 f"importance must be none in {self.mode.value} mode, where no experience is of "
                 f"older weights, but is {self.importance.value}"
             )
+        if self.independent_trainers:
+            self._check_independent()
         if self.importance is Importance.vtrace and self.c_bar > self.rho_bar:
             raise ConfigError(
                 f"c_bar must be at most rho_bar {self.rho_bar:g}, but is {self.c_bar:g}"
+            )
+
+    def _check_independent(self) -> None:
+        if self.mode is not JobMode.asynchronous or not self.has_direct_sums:
+            raise ConfigError(
+                "independent_trainers needs asynchronous mode and all_reduce direct, but they are "
+                f"{self.mode.value} and {self.all_reduce}"
+            )
+        if self.num_shards % self.num_trainers:
+            raise ConfigError(
+                f"num_shards must be a multiple of num_trainers ({self.num_trainers}) where "
+                f"trainers are independent, but is {self.num_shards}"
+            )
+        rows = self.rows // self.num_trainers
+        if rows % self.minibatches:
+            raise ConfigError(
+                f"minibatches must divide the {rows} rows of a trainer where trainers are "
+                f"independent, but is {self.minibatches}"
             )
 
     @property
@@ -170,6 +195,11 @@ class PPOJobConfig:
     def has_direct_sums(self) -> bool:
         """Whether one op per segment adds all parts of a gradient."""
         return self.all_reduce == "direct"
+
+    @property
+    def segment_coordinate(self) -> int:
+        """Where sums and optimizers have the number of their segment: `adam[e,b,j]`."""
+        return 3 if self.independent_trainers else 2
 
     @property
     def num_envs(self) -> int:

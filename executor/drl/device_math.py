@@ -7,6 +7,7 @@ Shape legend: H time steps, N environments, O observation values, A action value
 segment.
 """
 
+import threading
 from collections.abc import Mapping, Sequence
 from math import log, pi, sqrt
 from typing import NamedTuple
@@ -143,13 +144,20 @@ class DeviceAdamSegment:
 
     Attributes:
         parameters: [L] current values, there.
+        lock: Held by whoever takes a step.
     """
 
     def __init__(self, parameters: NDArray[np.float32], torch_device: str) -> None:
         self.parameters = torch.from_numpy(parameters.copy()).to(torch_device)
+        self.lock = threading.Lock()
         self._m = torch.zeros_like(self.parameters)
         self._v = torch.zeros_like(self.parameters)
         self._steps = 0
+
+    @property
+    def num_steps(self) -> int:
+        """Steps taken."""
+        return self._steps
 
     def step(self, gradient: Tensor, scale: Tensor, learning_rate: float) -> Tensor:
         """Takes one step with gradient[L] x scale[] and returns the parameters (not a copy)."""

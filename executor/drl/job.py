@@ -31,7 +31,7 @@ from executor.drl.normalizer import initial_moments
 from executor.drl.op_names import check_name, parse_name
 from executor.drl.policy import ActorCritic, PolicyFactory, check_policy
 from executor.drl.ppo import NUM_LOSSES, LossParts
-from executor.drl.records import BatchStats, Bytes
+from executor.drl.records import BatchStats, Bytes, merge_stats
 from executor.drl.sizes import JobSizes
 from executor.drl.sources import Source, resolve_source
 from executor.drl.tensor_kernels import DeviceContext
@@ -194,7 +194,7 @@ class PPOJob:
             case "adam":
                 segment = _segment(op_name, state, DeviceAdamSegment)
                 return tensor_kernels.adam_kernel(self._device, segment)
-            case "broadcast":
+            case "broadcast" if not self.config.independent_trainers:  # merges on the host
                 return tensor_kernels.broadcast_kernel(self._device)
             case _:
                 return None
@@ -211,7 +211,9 @@ class PPOJob:
                 parameters = self._context.initial_parameters()
                 return np.concatenate([_bytes(parameters), _bytes(self._initial_moments())])
             case (("adam" | "forward_chunk"), 0):  # copies of gradients are not carried
-                return _bytes(self._initial_segment(at[2]))
+                segment = _bytes(self._initial_segment(at[self.config.segment_coordinate]))
+                (size,) = self.output_bytes(op_name)
+                return np.pad(segment, (0, size - len(segment)))
             case "collect", 1:
                 return _bytes(self._initial_moments())
             case ("rollout", 1) | ("env_step", 0):
@@ -244,6 +246,8 @@ class PPOJob:
     def recorded(self) -> tuple[tuple[str, int], ...]:
         """Returns (op name, output) of what tells the rewards of an iteration."""
         config = self.config
+        if config.independent_trainers:
+            return tuple((f"collect[{m}]", 0) for m in range(config.num_trainers))
         if config.mode is not JobMode.serving:
             return (("collect", 0),)
         kind, output = ("rollout", 0) if config.fused else ("env_step", 1)
@@ -258,7 +262,7 @@ class PPOJob:
         A serving job knows no advantages: those are NaN.
         """
         if self.config.mode is not JobMode.serving:
-            return BatchStats(*tensors[0].view(np.float64).tolist())
+            return merge_stats([BatchStats(*t.view(np.float64).tolist()) for t in tensors])
         layouts = self._context.layouts
         layout = layouts.chunk_results if self.config.fused else layouts.result
         results = [layout.views(tensor) for tensor in tensors]

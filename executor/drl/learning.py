@@ -1,6 +1,7 @@
 """Kernels that learn from experience: advantages, gradients, reduction, update, broadcast."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -229,27 +230,76 @@ def batch_of(tensor: torch.Tensor, columns: RowColumns) -> Batch:
     )
 
 
-def grad_kernel(context: JobContext, epoch: int, minibatch: int, part: int) -> Kernel:
+class GradientPart(NamedTuple):
+    """What one `grad[e,b,m]` computes on.
+
+    Attributes:
+        num_shards: Shards whose rows it reads.
+        rows: Rows of all of them.
+        minibatch_rows: Rows of the gradient step that it is a part of.
+        part: Which part.
+        num_parts: Of so many.
+        order: Coordinate of the permutation of the rows, beside the iteration.
+        num_sources: Tensors that it chooses each segment of the weights from.
+    """
+
+    num_shards: int
+    rows: int
+    minibatch_rows: int
+    part: int
+    num_parts: int
+    order: int
+    num_sources: int
+
+
+def gradient_part(config: PPOJobConfig, epoch: int, trainer: int) -> GradientPart:
+    """Returns what a trainer computes on in an epoch.
+
+    A part of a minibatch of all rows; or, where trainers are independent, all of a minibatch of
+    the rows of its own shards, with the newest weights that any trainer has made.
+    """
+    trainers = config.num_trainers
+    if not config.independent_trainers:
+        rows = config.rows, config.minibatch_rows
+        return GradientPart(config.num_shards, *rows, trainer, trainers, epoch, 1)
+    own = config.rows // trainers
+    order = epoch * trainers + trainer
+    shards = config.num_shards // trainers
+    return GradientPart(shards, own, own // config.minibatches, 0, 1, order, trainers)
+
+
+def _newest(sources: Sequence[Bytes], size: int) -> Float:
+    """Returns the segment of `size` bytes with the most updates behind it, the first of equals."""
+    if len(sources) == 1:
+        return sources[0][:size].view(np.float32)
+    newest = max(sources, key=lambda source: int(source[size:].view(np.int64)[0]))
+    return newest[:size].view(np.float32)
+
+
+def grad_kernel(context: JobContext, epoch: int, minibatch: int, trainer: int) -> Kernel:
     """Returns the kernel of `grad[e,b,m]`.
 
-    Inputs: every parameter segment, training rows of every shard, batch statistics. Outputs: a
-    gradient per segment, losses.
+    Inputs: every parameter segment (where trainers are independent, of every trainer, one after the
+    other per segment), training rows of its shards, batch statistics. Outputs: a gradient per
+    segment, losses.
     """
     config, layouts = context.config, context.layouts
     columns, segments = layouts.rows, layouts.segments
     shard_rows = config.envs_per_shard * config.horizon
-    bounds = np.arange(config.num_shards + 1) * shard_rows
+    of = gradient_part(config, epoch, trainer)
+    bounds = np.arange(of.num_shards + 1) * shard_rows
+    num_weights = len(segments) * of.num_sources
 
     def kernel(iteration: int, inputs: Sequence[Bytes], outputs: Sequence[Bytes]) -> None:
-        num_segments = len(segments)
         workspace = context.workspace()
         parameters, gradient, table = workspace.parameters, workspace.gradient, workspace.table
-        for (first, end), segment in zip(segments, inputs[:num_segments], strict=True):
-            parameters[first:end] = segment.view(np.float32)
-        order = workspace.permutation(iteration, epoch, config.rows)
-        chosen = part_rows(order, minibatch, part, config.minibatch_rows, config.num_trainers)
+        for j, (first, end) in enumerate(segments):
+            sources = inputs[j * of.num_sources : (j + 1) * of.num_sources]
+            parameters[first:end] = _newest(sources, 4 * (end - first))
+        order = workspace.permutation(iteration, of.order, of.rows)
+        chosen = part_rows(order, minibatch, of.part, of.minibatch_rows, of.num_parts)
         cuts = np.searchsorted(chosen, bounds).tolist()
-        for k, shard in enumerate(inputs[num_segments:-1]):
+        for k, shard in enumerate(inputs[num_weights:-1]):
             rows = shard.view(np.float32).reshape(shard_rows, columns.width)
             low, high = cuts[k], cuts[k + 1]
             local = chosen[low:high] - k * shard_rows
@@ -262,12 +312,12 @@ def grad_kernel(context: JobContext, epoch: int, minibatch: int, part: int) -> K
             make_batch(table[: len(chosen)], columns),
             stats.advantage_mean,
             stats.advantage_std,
-            config.minibatch_rows,
+            of.minibatch_rows,
             config.loss,
         )
-        for (first, end), output in zip(segments, outputs[:num_segments], strict=True):
+        for (first, end), output in zip(segments, outputs, strict=False):
             output.view(np.float32)[:] = gradient[first:end]
-        outputs[num_segments].view(np.float32)[:] = losses
+        outputs[len(segments)].view(np.float32)[:] = losses
 
     return kernel
 
@@ -305,14 +355,19 @@ def reduce_kernel(iteration: int, inputs: Sequence[Bytes], outputs: Sequence[Byt
 def adam_kernel(context: JobContext, state: AdamSegment) -> Kernel:
     """Returns the kernel of `adam[e,b,j]`.
 
-    Inputs: summed gradient segment j, squared norms of all segments. Outputs: the new segment.
+    Inputs: summed gradient segment j, squared norms of all segments. Outputs: the new segment;
+    behind it, where trainers are independent, how many updates it has seen.
     """
     max_norm, rate = context.config.max_grad_norm, context.config.learning_rate
 
     def kernel(iteration: int, inputs: Sequence[Bytes], outputs: Sequence[Bytes]) -> None:
         gradient, *norms = inputs
         scale = clip_scale([float(norm.view(np.float64)[0]) for norm in norms], max_norm)
-        outputs[0].view(np.float32)[:] = state.step(gradient.view(np.float32), scale, rate)
+        (output,), size = outputs, gradient.nbytes
+        with state.lock:
+            parameters = state.step(gradient.view(np.float32), scale, rate)
+            output[:size].view(np.float32)[:] = parameters
+            output[size:].view(np.int64)[:] = state.num_steps
 
     return kernel
 
@@ -320,15 +375,16 @@ def adam_kernel(context: JobContext, state: AdamSegment) -> Kernel:
 def broadcast_kernel(context: JobContext) -> Kernel:
     """Returns the kernel of `broadcast`.
 
-    Inputs: the last parameter segments, the new normaliser. Outputs: the policy vector.
+    Inputs: the last parameter segments, the new normaliser (where trainers are independent, the
+    trainer's and those of all others, which are merged). Outputs: the policy vector.
     """
     segments = context.layouts.segments
 
     def kernel(iteration: int, inputs: Sequence[Bytes], outputs: Sequence[Bytes]) -> None:
-        *pieces, moments = inputs
+        pieces, moments = inputs[: len(segments)], inputs[len(segments) :]
         parameters, normalizer = context.split_vector(outputs[0])
         for (first, end), piece in zip(segments, pieces, strict=True):
-            parameters[first:end] = piece.view(np.float32)
-        normalizer[:] = moments.view(np.float64)
+            parameters[first:end] = piece[: 4 * (end - first)].view(np.float32)
+        normalizer[:] = merge_moments([part.view(np.float64) for part in moments])
 
     return kernel

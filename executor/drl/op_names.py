@@ -40,9 +40,13 @@ def parse_name(name: str) -> tuple[str, tuple[int, ...]]:
 def num_coordinates(config: PPOJobConfig, kind: str) -> int:
     """Returns how many coordinates the ops of a kind have in a job.
 
-    Where an all-reduce is spelled out as ops, sums and optimizers also say at which trainer.
+    Where an all-reduce is spelled out as ops, sums and optimizers also say at which trainer. Where
+    trainers are independent, each has its own (before the segment), statistics and policy.
     """
-    return KINDS[kind] + (kind in ("reduce", "adam") and not config.has_direct_sums)
+    more: tuple[str, ...] = () if config.has_direct_sums else ("reduce", "adam")
+    if config.independent_trainers:
+        more = ("reduce", "adam", "collect", "broadcast")
+    return KINDS[kind] + (kind in more)
 
 
 def check_name(config: PPOJobConfig, op_name: str, kind: str) -> tuple[str, tuple[int, ...]]:
@@ -72,6 +76,9 @@ def _limits(config: PPOJobConfig, kind: str) -> tuple[int, ...]:
     step, trainers = (config.epochs, config.minibatches), config.num_trainers
     segment = (*step, config.num_segments)
     total = segment if config.has_direct_sums else (*segment, trainers)
+    own: tuple[int, ...] = ()
+    if config.independent_trainers:
+        total, own = (*step, trainers, config.num_segments), (trainers,)
     return {
         "rollout": (config.num_shards, config.num_chunks),
         "infer": (config.num_shards, config.horizon),
@@ -82,4 +89,6 @@ def _limits(config: PPOJobConfig, kind: str) -> tuple[int, ...]:
         "forward_chunk": (*segment, _ANY_STEP, trainers),
         "reduce": total,
         "adam": total,
+        "collect": own,
+        "broadcast": own,
     }.get(kind, ())

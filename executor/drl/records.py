@@ -4,7 +4,7 @@ Shape legend: T time steps, N environments, O observation values, A action value
 """
 
 from collections.abc import Sequence
-from math import prod
+from math import prod, sqrt
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -75,6 +75,31 @@ class BatchStats(NamedTuple):
     episodes: float
     reward_sum: float
     rows: float
+
+
+def merge_stats(parts: Sequence[BatchStats]) -> BatchStats:
+    """Returns the statistics of all rows together, of parts with rows of their own.
+
+    The deviation of value targets is that within the parts: their means are not told.
+    """
+    if len(parts) == 1:
+        return parts[0]
+    rows = sum(part.rows for part in parts)
+    mean = sum(part.rows * part.advantage_mean for part in parts) / rows
+    variance = sum(
+        part.rows * (part.advantage_std**2 + (part.advantage_mean - mean) ** 2) for part in parts
+    )
+    target_variance = sum(part.rows * part.return_std**2 for part in parts)
+    return BatchStats(
+        advantage_mean=mean,
+        advantage_std=sqrt(variance / rows),
+        return_std=sqrt(target_variance / rows),
+        episode_return_sum=sum(part.episode_return_sum for part in parts),
+        episode_length_sum=sum(part.episode_length_sum for part in parts),
+        episodes=sum(part.episodes for part in parts),
+        reward_sum=sum(part.reward_sum for part in parts),
+        rows=rows,
+    )
 
 
 Record = TypeVar("Record", bound=tuple)  # type: ignore[type-arg]

@@ -24,8 +24,8 @@ _KINDS = (
     "adam",
     "broadcast",
 )
-SEGMENT_COORDINATE = 2
-"""Where the ops of one segment have its number: `kind[e,b,j,...]`."""
+COUNT_BYTES = 8
+"""Behind a segment of shared weights: how many updates it has seen, an int64."""
 _ADAM_FLOP_PER_PARAMETER = 16  # scale, two moments, two corrections, root, division, update
 _GAE_FLOP_PER_ROW = 8
 _LOSS_FLOP_PER_VALUE = 12
@@ -68,6 +68,7 @@ class JobSizes:
         env_state_bytes: State of a group `env[k]`.
         optimizer_state_bytes: State of a group `optimizer[j]`, by j.
         num_parameters: Floats of the padded parameter vector.
+        segment_coordinate: Which coordinate of such an op is its segment.
     """
 
     rollout: OpSize
@@ -84,6 +85,7 @@ class JobSizes:
     env_state_bytes: int
     optimizer_state_bytes: tuple[int, ...]
     num_parameters: int
+    segment_coordinate: int
 
     def of(self, kind: str, coordinates: tuple[int, ...]) -> OpSize:
         """Returns the size of the op of `kind` at `coordinates`.
@@ -95,7 +97,7 @@ class JobSizes:
             name: getattr(self, name) for name in _KINDS
         }
         size = by_kind[kind]
-        return size if isinstance(size, OpSize) else size[coordinates[SEGMENT_COORDINATE]]
+        return size if isinstance(size, OpSize) else size[coordinates[self.segment_coordinate]]
 
 
 def op_sizes(config: PPOJobConfig, spec: EnvironmentSpec, layout: ParameterLayout) -> JobSizes:
@@ -119,6 +121,8 @@ def op_sizes(config: PPOJobConfig, spec: EnvironmentSpec, layout: ParameterLayou
     batch_stats = len(BatchStats._fields) * _DOUBLE
     normalizer = moments_size(obs) * _DOUBLE
     part_rows = -(-config.minibatch_rows // config.num_trainers)
+    added = 1 if config.independent_trainers else config.num_trainers
+    counts = COUNT_BYTES if config.independent_trainers else 0
     segments = [
         (end - first) * _FLOAT for first, end in segment_bounds(parameters, config.num_segments)
     ]
@@ -166,14 +170,14 @@ def op_sizes(config: PPOJobConfig, spec: EnvironmentSpec, layout: ParameterLayou
         reduce=tuple(
             OpSize(
                 outputs=(size, _DOUBLE),
-                flop=size // _FLOAT * (config.num_trainers + 1),
-                bytes_moved=size * (config.num_trainers + 1),
+                flop=size // _FLOAT * (added + 1),
+                bytes_moved=size * (added + 1),
             )
             for size in segments
         ),
         adam=tuple(
             OpSize(
-                outputs=(size,),
+                outputs=(size + counts,),
                 flop=size // _FLOAT * _ADAM_FLOP_PER_PARAMETER,
                 bytes_moved=size * 8,
             )
@@ -183,4 +187,5 @@ def op_sizes(config: PPOJobConfig, spec: EnvironmentSpec, layout: ParameterLayou
         env_state_bytes=n * (spec.state_bytes + 2 * _DOUBLE),
         optimizer_state_bytes=tuple(3 * size + _DOUBLE for size in segments),
         num_parameters=parameters,
+        segment_coordinate=config.segment_coordinate,
     )

@@ -20,7 +20,7 @@ from executor.drl.config import PPOJobConfig
 from executor.drl.context import JobContext
 from executor.drl.counter_random import CounterRandom, Stream
 from executor.drl.device_math import DeviceAdamSegment
-from executor.drl.learning import batch_of, part_rows
+from executor.drl.learning import batch_of, gradient_part, part_rows
 from executor.drl.policy import FlatPolicy, seeded_module
 from executor.drl.ppo import gaussian_log_prob, means_and_gradients
 from executor.drl.records import ResultRecord, StepRecord
@@ -256,19 +256,30 @@ def _joined(record: Callable[..., Any], parts: Sequence[Any]) -> Any:
     return record(*[torch.cat(fields) for fields in zip(*parts, strict=True)])
 
 
-def grad_kernel(context: DeviceContext, epoch: int, minibatch: int, part: int) -> TensorKernel:
+def _newest(sources: Sequence[Tensor], size: int) -> Tensor:
+    """Returns the segment of `size` bytes with the most updates behind it, the first of equals."""
+    if len(sources) == 1:
+        return sources[0][:size].view(torch.float32)
+    counts = torch.cat([source[size:].view(torch.int64) for source in sources])
+    return sources[int(counts.argmax())][:size].view(torch.float32)
+
+
+def grad_kernel(context: DeviceContext, epoch: int, minibatch: int, trainer: int) -> TensorKernel:
     """Returns the kernel of `grad[e,b,m]`; inputs and outputs as `learning.grad_kernel`."""
     config, layouts = context.job.config, context.job.layouts
     columns, segments = layouts.rows, layouts.segments
     shard_rows = config.envs_per_shard * config.horizon
-    bounds = np.arange(config.num_shards + 1) * shard_rows
+    of = gradient_part(config, epoch, trainer)
+    bounds = np.arange(of.num_shards + 1) * shard_rows
+    num_weights = len(segments) * of.num_sources
 
     def kernel(iteration: int, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
         workspace = context.workspace()
-        for (first, end), segment in zip(segments, inputs, strict=False):
-            workspace.parameters[first:end].copy_(segment.view(torch.float32))
-        order = context.job.workspace().permutation(iteration, epoch, config.rows)
-        chosen = part_rows(order, minibatch, part, config.minibatch_rows, config.num_trainers)
+        for j, (first, end) in enumerate(segments):
+            sources = inputs[j * of.num_sources : (j + 1) * of.num_sources]
+            workspace.parameters[first:end].copy_(_newest(sources, 4 * (end - first)))
+        order = context.job.workspace().permutation(iteration, of.order, of.rows)
+        chosen = part_rows(order, minibatch, of.part, of.minibatch_rows, of.num_parts)
         cuts = np.searchsorted(chosen, bounds).tolist()
         places = context.to_device(chosen)
         table = torch.cat(
@@ -276,7 +287,7 @@ def grad_kernel(context: DeviceContext, epoch: int, minibatch: int, part: int) -
                 shard.view(torch.float32)
                 .view(shard_rows, columns.width)
                 .index_select(0, places[cuts[k] : cuts[k + 1]] - k * shard_rows)
-                for k, shard in enumerate(inputs[len(segments) : -1])
+                for k, shard in enumerate(inputs[num_weights:-1])
             ]
         )
         stats = inputs[-1].view(torch.float64)
@@ -288,24 +299,25 @@ def grad_kernel(context: DeviceContext, epoch: int, minibatch: int, part: int) -
             batch_of(table, columns),
             stats[0],
             stats[1],
-            config.minibatch_rows,
+            of.minibatch_rows,
             config.loss,
         )
         torch.autograd.backward(module_outputs, gradients)
         for (first, end), output in zip(segments, outputs, strict=False):
             output.view(torch.float32).copy_(workspace.gradient[first:end])
-        _write_losses(outputs[len(segments)].view(torch.float32), means, context, len(table))
+        part = len(table) / of.minibatch_rows
+        _write_losses(outputs[len(segments)].view(torch.float32), means, context, part)
 
     return kernel
 
 
-def _write_losses(losses: Tensor, means: Tensor, context: DeviceContext, rows: int) -> None:
+def _write_losses(losses: Tensor, means: Tensor, context: DeviceContext, part: float) -> None:
     """Writes the fields of `LossParts` [8]: `total` follows from the others."""
     settings = context.job.config.loss
     losses[:5] = means[:5]
     losses[5] = means[0] + settings.value_coef * means[1] - settings.entropy_coef * means[2]
     losses[6] = means[5]
-    losses[7] = rows / context.job.config.minibatch_rows
+    losses[7] = part
 
 
 def reduce_chunk_kernel(
@@ -339,7 +351,11 @@ def adam_kernel(context: DeviceContext, state: DeviceAdamSegment) -> TensorKerne
     def kernel(iteration: int, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
         gradient, *norms = inputs
         scale = device_math.clip_scale([norm.view(torch.float64) for norm in norms], max_norm)
-        outputs[0].view(torch.float32).copy_(state.step(gradient.view(torch.float32), scale, rate))
+        (output,), size = outputs, gradient.nbytes
+        with state.lock:
+            parameters = state.step(gradient.view(torch.float32), scale, rate)
+            output[:size].view(torch.float32).copy_(parameters)
+            output[size:].view(torch.int64).fill_(state.num_steps)
 
     return kernel
 

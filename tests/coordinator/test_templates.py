@@ -10,7 +10,8 @@ from doppler.core.cluster import Cluster, Device, Link
 from doppler.core.errors import CapacityError, PlanError
 from doppler.core.graph import DataflowGraph, Group, Op
 from doppler.core.problem import Problem
-from doppler.graphs.drl_job import DRLJobShape, OpSize, build_drl_job
+from doppler.graphs.drl_job import DRLJobShape, build_drl_job
+from doppler.graphs.job_rows import OpSize
 from doppler.planners.mask import make_mask
 
 OUTPUTS = {

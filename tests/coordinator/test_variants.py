@@ -26,7 +26,8 @@ from doppler.core.hardware import Hardware, Processor
 from doppler.core.job_mode import JobMode
 from doppler.core.layout import Backend
 from doppler.graphs.builder import GraphBuilder
-from doppler.graphs.drl_job import DRLJobShape, OpSize, build_drl_job
+from doppler.graphs.drl_job import DRLJobShape, build_drl_job
+from doppler.graphs.job_rows import OpSize
 from simulator.costs.source import UnknownTimeError
 from simulator.hardware.catalogue import load_catalogue
 from simulator.hardware.machines import named_hardware

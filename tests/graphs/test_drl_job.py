@@ -9,7 +9,8 @@ from doppler.core.graph import EdgeMode
 from doppler.core.job_mode import JobMode
 from doppler.core.plan import make_plan
 from doppler.core.problem import Objective, Problem
-from doppler.graphs.drl_job import DRLJobShape, OpSize, build_drl_job
+from doppler.graphs.drl_job import DRLJobShape, build_drl_job
+from doppler.graphs.job_rows import OpSize
 from simulator.compiled import CompiledRuntime
 from simulator.scorer import CompiledScorer
 

@@ -13,8 +13,9 @@ from doppler.core.costs import make_costs
 from doppler.core.errors import GraphError, PlanError
 from doppler.core.plan import make_plan
 from doppler.core.problem import Objective, Problem
-from doppler.graphs.drl_job import DRLJobShape, OpSize, build_drl_job
+from doppler.graphs.drl_job import DRLJobShape, build_drl_job
 from doppler.graphs.gradient_reduction import reduction, trainer_groups
+from doppler.graphs.job_rows import OpSize
 from doppler.planners.mask import make_mask
 from simulator.compiled import CompiledRuntime
 from simulator.runtime import SimPyRuntime

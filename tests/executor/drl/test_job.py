@@ -8,7 +8,8 @@ import pytest
 from interpreter import Interpreter, job_ops
 
 from doppler.core.errors import ConfigError, ExecutionError
-from doppler.graphs.drl_job import DRLJobShape, OpSize, build_drl_job
+from doppler.graphs.drl_job import DRLJobShape, build_drl_job
+from doppler.graphs.job_rows import OpSize
 from executor.drl.config import PPOJobConfig
 from executor.drl.job import PPOJob, load_job
 from executor.drl.op_names import KINDS
