@@ -47,6 +47,7 @@ from doppler.jobs import AUTO, resolve_job
 from doppler.planners.learned import SOURCE
 from executor.options import ExecutorOptions
 from executor.probe import probe
+from simulator.costs.source import UnknownTimeError
 
 
 def coordinate(config: CoordinateConfig, command: Sequence[str]) -> None:
@@ -289,19 +290,7 @@ def _show_searches(
     GMI-DRL's searches choose the batch, too; how good what they find is, is told among all that was
     profiled at the same batch.
     """
-    most = max(coordination.layouts)
-    shards = coordination.settings.num_shards
-    # Times are known up to twice the largest count that was measured, on all GMIs together.
-    known = [
-        count * shards
-        for count in counts
-        if coordination.envs_per_shard(most, count * shards) <= 2 * max(counts)
-    ]
-    space = SearchSpace(
-        gmis=tuple(sorted(coordination.layouts, reverse=True)),
-        envs=tuple(config.profile_envs or known or [min(counts) * shards]),
-        gpu_memory_bytes=coordination.memory_bytes,
-    )
+    shards, processors = coordination.settings.num_shards, coordination.cut.num_processors
     profile: Profile = coordination.profile
     if config.profiles is ProfileSource.measured:
 
@@ -309,21 +298,40 @@ def _show_searches(
         def profile(gmis: int, envs: int) -> Sample | None:
             return coordination.measured_profile(gmis, envs, config.iterations)
 
-    searches: dict[str, Callable[[], SearchResult]] = {
-        "algorithm 1": lambda: algorithm_1(profile, _rate, space),
-        "as printed": lambda: algorithm_1(profile, _rate, space, Reading.printed),
-        "exhaustive": lambda: exhaustive(profile, _rate, space),
+    searches: dict[str, Callable[[SearchSpace], SearchResult]] = {
+        "algorithm 1": lambda space: algorithm_1(profile, _rate, space),
+        "as printed": lambda space: algorithm_1(profile, _rate, space, Reading.printed),
+        "exhaustive": lambda space: exhaustive(profile, _rate, space),
     }
-    for count in counts:
-        total = count * shards
-        searches[f"{total:,} envs in all"] = functools.partial(
-            at_fixed_batch, profile, _rate, space, total
+    wanted = [count * shards for count in counts]
+    is_simulated = config.profiles is ProfileSource.simulated
+    envs = config.profile_envs or [
+        count for count in wanted if not is_simulated or _is_known(coordination, count)
+    ]
+    if not envs:
+        searches = {}
+        view.line(
+            "GMI-DRL's search is left out: op times are not known for these environments on every "
+            "number of GMIs (calibration.env_counts widens them, profiles=measured needs none)"
         )
+    for total in wanted:
+        if total % processors == 0:
+            searches[f"{total:,} envs in all"] = functools.partial(
+                at_fixed_batch, profile, _rate, total_envs=total // processors
+            )
+    space = SearchSpace(
+        gmis=tuple(sorted(coordination.layouts, reverse=True)),
+        envs=tuple(envs or wanted),
+        gpu_memory_bytes=coordination.memory_bytes,
+    )
     found: dict[str, tuple[SearchResult, float]] = {}
     with view.progress("GMI-DRL's search", len(searches)) as advance:
         for name, search in searches.items():
             start = time.perf_counter()
-            found[name] = search(), time.perf_counter() - start
+            try:
+                found[name] = search(space), time.perf_counter() - start
+            except UnknownTimeError as error:
+                view.line(f"search {name!r} is left out: {error}")
             advance(1, name)
     best = best_by_batch([result for result, _ in found.values()])
     table = Table(title=f"GMI-DRL's search (DP-only, profiles {config.profiles.value})")
@@ -337,6 +345,16 @@ def _show_searches(
         "gap: below the best that was profiled at the same global batch; of all: below the "
         "best that was profiled at all; envs: on each GMI"
     )
+
+
+def _is_known(coordination: Coordination, envs: int) -> bool:
+    """True if op times are known for so many environments on each GMI, however many there are."""
+    try:
+        for gmis in coordination.layouts:
+            coordination.profile(gmis, envs)
+    except UnknownTimeError:
+        return False
+    return True
 
 
 def best_by_batch(results: Sequence[SearchResult]) -> dict[int, float]:

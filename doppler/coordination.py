@@ -313,7 +313,7 @@ class Coordination:
             chosen=keep_or_leave([[1 / v for v in values] for values in rates], incumbent),
         )
 
-    def envs_per_shard(self, gmis: int, envs: int) -> int:
+    def _shard_envs(self, gmis: int, envs: int) -> int:
         """Returns the environments of a shard in the profile of so many on each GMI."""
         return max(1, round(envs / self._per_gmi(self.settings.num_shards, gmis)))
 
@@ -355,7 +355,7 @@ class Coordination:
         shards = everywhere * self._per_gmi(self.settings.num_shards, gmis)
         wanted = 1 if self.settings.independent_trainers else self.settings.num_trainers
         trainers = everywhere * self._per_gmi(wanted, gmis)
-        batch = Batch(num_envs=shards * self.envs_per_shard(gmis, envs), num_shards=shards)
+        batch = Batch(num_envs=shards * self._shard_envs(gmis, envs), num_shards=shards)
         variant = make_variant(
             Template.dp_only,
             Split(gmis),

@@ -351,6 +351,23 @@ def test_a_worker_that_the_system_ends_is_no_profile(monkeypatch):
     assert asked == ["/dev/shm/elsewhere"]
 
 
+def test_one_size_of_the_job_is_enough(by_hand, monkeypatch, capsys):
+    """Times are then known to twice that size, and a shard of one GMI of two may be larger."""
+
+    def one_size(settings, *_, **__):
+        found = calibration(settings.fused)
+        own = {op.flop for op in build_job(settings, 0).graph.ops}
+        entries = tuple(entry for entry in found.entries if entry.flop in own)
+        return dataclasses.replace(found, entries=entries), True
+
+    monkeypatch.setattr(module, "load_or_calibrate", one_size)
+    words = [*WORDS, "verify=0", "budget=4", "templates=[dp_only]", "calibration.env_counts=[1.0]"]
+    assert main(["coordinate", "job=ppo_pendulum", *words]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "GMI-DRL's search is left out: op times are not known" in out
+    assert "16 envs in all" in out
+
+
 def test_the_command_prints_variants_and_searches(by_hand, capsys):
     assert main(["coordinate", "job=ppo_pendulum", *WORDS, "verify=0", "budget=4"]) == 0
     out = capsys.readouterr().out
