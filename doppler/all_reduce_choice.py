@@ -38,7 +38,7 @@ from doppler.graphs.gradient_reduction import (
     trainer_groups,
 )
 from doppler.graphs.levels import priorities_of, upward_ranks
-from doppler.jobs import AUTO, RLJob, build_job
+from doppler.jobs import AUTO, RLJob, build_job, ppo_config
 from doppler.measure import MIN_RATIOS, Interval, keep_or_leave, measured_period_ns, median_interval
 from doppler.session import JobSession
 from doppler.simple_plans import job_problem, spread_plan
@@ -181,9 +181,13 @@ def with_all_reduce(
     """
     if settings.all_reduce != AUTO:
         return settings
+    ppo_config(dataclasses.replace(settings, all_reduce=DIRECT), seed)  # the settings are valid
     names = compositions(settings)
     if len(names) == 1:
-        view.line(f"all-reduce: {names[0]} (one trainer, nothing to choose)")
+        why = "one trainer, nothing to choose"
+        if settings.mode is JobMode.serving:
+            why = "a serving job adds no gradients"
+        view.line(f"all-reduce: {names[0]} ({why})")
         return dataclasses.replace(settings, all_reduce=names[0])
     options = ExecutorOptions(shm_dir=shm_dir)
     with view.progress("comparing all-reduces", len(names)) as advance:

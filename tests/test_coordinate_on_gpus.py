@@ -5,6 +5,7 @@ machine with GPUs; devices that keep tensors of their own run for real on cores.
 """
 
 import dataclasses
+import os
 
 import pytest
 from test_coordinate import HARDWARE, OWN, SETTINGS, calibration
@@ -25,6 +26,7 @@ from doppler.core.layout import Backend
 from doppler.core.problem import Problem
 from doppler.jobs import build_job
 from doppler.measure import MIN_RATIOS
+from executor.launch.seats import plan_seats
 from executor.options import ExecutorOptions
 from executor.preflight import _device_memory
 from executor.probe import Finding, ProbeResult, host_links, probe, probe_gpus, verify_backends
@@ -70,6 +72,7 @@ def test_gpus_are_cut_by_their_free_memory(two_gpus, backend, gmis):
     for count, layout in cut.layouts.items():
         cluster = layout.apply(two_gpus.hardware)
         assert len(cluster.devices) == 2 * count
+        assert plan_seats(cluster, two_gpus.inventory, os.environ)  # every one can be started
         for name in ("gpu0", "gpu1"):
             need = _device_memory(cluster, two_gpus.inventory, name)
             assert need.fits  # all memory of the GPU would not: the driver keeps a part

@@ -38,7 +38,7 @@ def even_units(processor: Processor, backend: Backend, gmis: int) -> int:
         return 0
     if backend is Backend.whole:
         return processor.num_units if gmis == 1 else 0
-    step, least, rules = UNIT_MULTIPLE.get(backend, 1) if gmis > 1 else 1, 1, processor.partitions
+    step, least, rules = UNIT_MULTIPLE.get(backend, 1), 1, processor.partitions
     if rules is not None and backend is Backend.mig:
         return _mig_units(rules, gmis)
     if rules is not None and backend is Backend.mps:

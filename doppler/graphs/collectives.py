@@ -18,6 +18,7 @@ every member ends with the total and no broadcast follows.
 """
 
 import math
+import re
 from collections.abc import Callable, Sequence
 
 from doppler.core.collective import HOST, AllReduceSchedule, Step, StepKind
@@ -238,9 +239,8 @@ def compose(
         GraphError: If the name is unknown, or the composition does not fit the groups.
     """
     num_members = _check_groups(groups)
-    base, _, rings = name.rstrip(")").partition("(")
-    if base == "hybrid" and rings.isdigit():
-        return hybrid(groups, int(rings), num_chunks, num_hosts)
+    if found := re.fullmatch(r"hybrid\(([0-9]+)\)", name):
+        return hybrid(groups, int(found[1]), num_chunks, num_hosts)
     makers: dict[str, Callable[[], AllReduceSchedule]] = {
         "direct": lambda: direct(num_members, num_chunks),
         "ring": lambda: ring(num_members, num_chunks),

@@ -49,7 +49,11 @@ def probe_collectives(found: ProbeResult, attempt: Attempt = run_trial) -> list[
         if reason:
             findings.append(_finding(kernel, reason, ""))
             continue
-        trials, note = plan_trials(kernel, found.inventory, cpu.core_ids, has_mps, version)
+        try:
+            trials, note = plan_trials(kernel, found.inventory, cpu.core_ids, has_mps, version)
+        except DopplerError as error:
+            findings.append(_finding(kernel, f"no trial can be planned: {error}", ""))
+            continue
         findings.append(tried(kernel, trials, note, attempt))
     return findings
 

@@ -4,7 +4,8 @@ Not yet run on hardware.
 
 Source: NCCL user guide 2.30 and environment variables (NCCL_MULTI_RANK_GPU_ENABLE from 2.30.3 on;
 NVLink SHARP is invalid between ranks of one GPU); PyTorch documentation, torch.distributed and
-environment variables of ProcessGroupNCCL (TORCH_NCCL_ASYNC_ERROR_HANDLING).
+environment variables of ProcessGroupNCCL (TORCH_NCCL_ASYNC_ERROR_HANDLING); NCCL_RUNTIME_CONNECT
+(from 2.22 on peers connect within the first call of an algorithm unless it is 0).
 """
 
 import os
@@ -19,8 +20,9 @@ from executor.workers.accelerator import CUDA_DEVICE
 
 SHARING_VERSION = (2, 30, 3)
 """The first that documents several ranks on one GPU."""
-OWN_HANDLING = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0"}
-"""torch's watchdog would end the process at a time-out; here the member that failed is named."""
+OWN_HANDLING = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0", "NCCL_RUNTIME_CONNECT": "0"}
+"""torch's watchdog would end the process at a time-out; here the member that failed is named. All
+connections are made when the group is opened, where deaths are watched, and none within a call."""
 
 
 def nccl_environment(version: tuple[int, ...], shares_gpu: bool) -> dict[str, str]:

@@ -153,9 +153,15 @@ def memory_limit(devices: Sequence[Device]) -> int:
     """Returns the bytes of private memory that the process of a core group may take: its share.
 
     Raises:
-        CapacityError: If a worker itself does not fit.
+        CapacityError: If a worker itself does not fit, or this process may set no such limit.
     """
     limit = sum(device.memory_bytes for device in devices)
+    hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
+    if hard != resource.RLIM_INFINITY and limit > hard:
+        raise CapacityError(
+            f"memory that a core group is limited to is at most what this process may take ({hard} "
+            f"bytes: ulimit -d), and device {devices[0].name!r} owns {limit}"
+        )
     if limit < LEAST_LIMIT_BYTES:
         raise CapacityError(
             f"memory that a core group is limited to holds its worker ({LEAST_LIMIT_BYTES} bytes), "

@@ -20,7 +20,13 @@ from doppler.gmi import GMIManager, core_groups
 from doppler.jobs import build_job
 from executor.core_trial import TRIAL_LIMIT_BYTES, verify_memory_limit
 from executor.job_spec import JobSpec
-from executor.launch.local import LIMIT_VARIABLE, check_bound, worker_environment
+from executor.launch.local import (
+    LEAST_LIMIT_BYTES,
+    LIMIT_VARIABLE,
+    check_bound,
+    memory_limit,
+    worker_environment,
+)
 from executor.launch.seats import Seat
 from executor.options import ExecutorOptions
 from executor.probe import Finding
@@ -92,6 +98,15 @@ def test_a_limit_is_told_to_nobody_else():
     assert LIMIT_VARIABLE not in worker_environment(inherited, 1, [])
     assert worker_environment(inherited, 1, [], 5)[LIMIT_VARIABLE] == "5"
     assert Seat(devices=(0,)).environment(worker_environment({}, 1, [], 5))[LIMIT_VARIABLE] == "5"
+
+
+def test_a_limit_above_what_this_process_may_take_is_refused(monkeypatch):
+    device = owning(2 * LEAST_LIMIT_BYTES)
+    assert memory_limit([device]) == 2 * LEAST_LIMIT_BYTES
+    hard = LEAST_LIMIT_BYTES + 1
+    monkeypatch.setattr("resource.getrlimit", lambda which: (hard, hard))
+    with pytest.raises(CapacityError, match=rf"\({hard} bytes: ulimit -d\), and device .* owns"):
+        memory_limit([device])
 
 
 def test_the_limit_is_seen_from_inside():

@@ -175,8 +175,9 @@ def test_wrong_schedules_are_refused():
 
 
 def test_names_and_groups_are_checked():
-    with pytest.raises(GraphError, match="one of direct, ring"):
-        compose("rings", even_groups(2, 1))
+    for name in ("rings", "hybrid(1", "hybrid(1)))", "hybrid(²)", "hybrid()", "ring)"):
+        with pytest.raises(GraphError, match="one of direct, ring"):
+            compose(name, even_groups(2, 1))
     with pytest.raises(GraphError, match=r"groups of one size, and they have \[1, 2\]"):
         compose("multi_ring", [[0], [1, 2]])
     with pytest.raises(GraphError, match="0 to 2 rings"):

@@ -107,7 +107,7 @@ def test_another_tensor_is_refused():
     ],
 )
 def test_what_nccl_needs(version, shares, expected):
-    handling = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0"}
+    handling = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0", "NCCL_RUNTIME_CONNECT": "0"}
     assert nccl_environment(version, shares) == {**handling, **expected}
 
 
