@@ -20,7 +20,8 @@ from doppler.console import View
 from doppler.coordinate_config import CoordinateConfig, ProfileSource
 from doppler.coordinate_cut import make_cut
 from doppler.coordinate_output import Choice, check_folder, fastest, write_choices
-from doppler.coordination import Batch, Coordination, Row, Verified
+from doppler.coordinate_rows import Batch, Row, Verified
+from doppler.coordination import Coordination
 from doppler.coordinator.reading import Reading
 from doppler.coordinator.resource_model import (
     Occupancy,
@@ -172,7 +173,9 @@ def _show_batch(
         measured = ""
         if found is not None and row in checked:
             rate = found.rates[checked.index(row)]
-            measured = f"{rate.value:,.0f} [{rate.low:,.0f}, {rate.high:,.0f}]"
+            measured = "not possible"
+            if rate is not None:
+                measured = f"{rate.value:,.0f} [{rate.low:,.0f}, {rate.high:,.0f}]"
         table.add_row(
             row.name,
             str(row.batch.num_shards),
@@ -190,7 +193,9 @@ def _show_batch(
             f"({sum(row.simulations for row in learned):,} plans, "
             f"{sum(row.seconds for row in learned):.1f} s)"
         )
-    if found is None:
+    for index, reason in (found.failed if found is not None else {}).items():
+        view.line(f"not possible as measured: {checked[index].name}: {reason}")
+    if found is None or found.chosen is None:
         return Choice(row=ranked[0], measured=None)
     row = checked[found.chosen]
     view.line(
@@ -341,6 +346,8 @@ def _show_searches(
         cells = _search_cells(result, best)
         table.add_row(name, *cells, str(result.num_profiles), f"{seconds:.2f}")
     view.show(table)
+    for gmis, reason in sorted(coordination.not_profiled.items()):
+        view.line(f"no profile on {gmis} GMIs: {reason}")
     view.line(
         "gap: below the best that was profiled at the same global batch; of all: below the "
         "best that was profiled at all; envs: on each GMI"

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from doppler.calibration import Calibration, save_calibration
 from doppler.coordinate_config import CoordinateConfig
-from doppler.coordination import Coordination, Row
+from doppler.coordinate_rows import Row
+from doppler.coordination import Coordination
 from doppler.core.errors import ConfigError
 from doppler.core.serialize import save, write_atomic
 from doppler.measure import Interval

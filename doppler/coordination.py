@@ -14,6 +14,7 @@ import numpy as np
 from doppler.api import make_scorer, open_executor, simulate
 from doppler.config import JobConfig
 from doppler.coordinate_cut import Cut, core_cut
+from doppler.coordinate_rows import Batch, Row, Verified
 from doppler.coordinator.measured_roles import MeasuredRoles, measured_roles
 from doppler.coordinator.resource_model import Template
 from doppler.coordinator.search import Sample
@@ -27,7 +28,7 @@ from doppler.coordinator.variants import (
     make_variant,
 )
 from doppler.core.costs import Costs, make_costs
-from doppler.core.errors import CapacityError, WorkerDiedError
+from doppler.core.errors import CapacityError, ConfigError, GraphError, WorkerDiedError
 from doppler.core.graph import DataflowGraph
 from doppler.core.hardware import Hardware
 from doppler.core.layout import Layout
@@ -35,14 +36,13 @@ from doppler.core.problem import Problem
 from doppler.core.trace import Trace
 from doppler.jobs import RLJob, build_job
 from doppler.measure import (
-    Interval,
     keep_or_leave,
     margins_of,
     measured_period_ns,
     median_interval,
 )
 from doppler.planners.base import Budget
-from doppler.planners.learned import SOURCE, LearnedPlanner
+from doppler.planners.learned import LearnedPlanner
 from doppler.training.config import Start
 from executor.options import ExecutorOptions
 from executor.runtime import CoreExecutor
@@ -54,66 +54,6 @@ WARM_UP = 3
 """Iterations that are run first where a window has workers of its own."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Batch:
-    """Environments in all, and the shards that they are dealt out to."""
-
-    num_envs: int
-    num_shards: int
-
-    @property
-    def envs_per_shard(self) -> int:
-        """Environments of one shard."""
-        return self.num_envs // self.num_shards
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Row:
-    """One way to run the job, with what it yields.
-
-    Attributes:
-        variant: Layout, template and plan; of a learned row, the policy's plan on the layout and
-            graph of that template.
-        batch: Environments and shards.
-        steps_per_s: Simulated control steps per second.
-        simulations: Plans that were scored to find it.
-        seconds: How long that took.
-    """
-
-    variant: Variant
-    batch: Batch
-    steps_per_s: float
-    simulations: int
-    seconds: float
-
-    @property
-    def is_learned(self) -> bool:
-        """True if the policy made the plan."""
-        return self.variant.plan.source == SOURCE
-
-    @property
-    def name(self) -> str:
-        """The template, or that the plan is learned, and on what."""
-        if not self.is_learned:
-            return self.variant.name
-        form = "fused" if self.variant.cut.fused else "split"
-        return f"learned({self.variant.problem.cluster.num_devices} GMIs, {form})"
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Verified:
-    """Rows that were measured in turns.
-
-    Attributes:
-        rates: Steps per second by row, with intervals over the windows.
-        chosen: Index of the row to run: the template's that was fastest, or a row that is surely
-            faster than it (`keep_or_leave`).
-    """
-
-    rates: tuple[Interval, ...]
-    chosen: int
-
-
 class Coordination:
     """A job on this machine's cores or GPUs, with measured costs.
 
@@ -123,6 +63,7 @@ class Coordination:
         cut: How it is cut.
         layouts: GMIs per processor -> layout.
         memory_bytes: Memory of a processor.
+        not_profiled: GMIs per processor -> why the job has no profile on so many.
     """
 
     def __init__(
@@ -139,6 +80,7 @@ class Coordination:
         self.cut = cut or core_cut(hardware)
         self.layouts: dict[int, Layout] = dict(self.cut.layouts)
         self.memory_bytes = self.cut.memory_bytes
+        self.not_profiled: dict[int, str] = {}
         self._tables = tables
         self._seed = seed
         self._options = options or ExecutorOptions()
@@ -161,13 +103,20 @@ class Coordination:
     def real_settings(
         self, batch: Batch, fused: bool, num_trainers: int | None = None
     ) -> JobConfig:
-        """Returns the job's settings with a batch of another size or cut."""
+        """Returns the job's settings with a batch of another size or cut.
+
+        Other trainers are in as many groups of one size as there can be, the job's at most.
+        """
+        trainers, groups = num_trainers or self.settings.num_trainers, self.settings.trainer_groups
+        if trainers != self.settings.num_trainers:
+            groups = next(count for count in range(groups, 0, -1) if trainers % count == 0)
         return dataclasses.replace(
             self.settings,
             num_shards=batch.num_shards,
             envs_per_shard=batch.envs_per_shard,
             fused=fused,
-            num_trainers=num_trainers or self.settings.num_trainers,
+            num_trainers=trainers,
+            trainer_groups=groups,
         )
 
     def real_job(self, batch: Batch, fused: bool, num_trainers: int | None = None) -> RLJob:
@@ -216,13 +165,18 @@ class Coordination:
             )
         return rows
 
-    def profile(self, gmis: int, envs: int) -> Sample:
+    def profile(self, gmis: int, envs: int) -> Sample | None:
         """Returns the simulated profile of DP-only with `envs` environments on each of the GMIs.
+
+        None if the job's all-reduce does not fit so many trainers.
 
         Raises:
             UnknownTimeError: If times of such sizes are not known.
         """
-        variant, batch = self._dp_only(gmis, envs, self.costs)
+        made = self._dp_only(gmis, envs, self.costs)
+        if made is None:
+            return None
+        variant, batch = made
         row = self._row(variant, batch)
         trace = simulate(variant.problem, variant.plan, self.costs(variant.problem), 3)
         return Sample(
@@ -233,13 +187,16 @@ class Coordination:
         )
 
     def measured_profile(self, gmis: int, envs: int, iterations: int) -> Sample | None:
-        """Returns the same as measured on this machine; None if memory runs out.
+        """Returns the same as measured on this machine; None, too, if memory runs out.
 
         Memory runs out where the executor says so, and where the system ends a worker: nobody else
         ends one here. The bytes of a sample are those of tensors; on GPUs they are at least a GMI's
         part of all that the run took of the device's memory, contexts and caches included.
         """
-        variant, batch = self._dp_only(gmis, envs, self._costs_or_units)
+        made = self._dp_only(gmis, envs, self._costs_or_units)
+        if made is None:
+            return None
+        variant, batch = made
         problem, plan = variant.problem, variant.plan
         job = self.real_job(batch, True, variant.cut.num_trainers)
         before = self.cut.free_bytes()
@@ -278,6 +235,7 @@ class Coordination:
             iterations: Iterations measured per window, beside its margins (`margins_of`).
         """
         rates: list[list[float]] = [[] for _ in rows]
+        failed: dict[int, str] = {}
         jobs = [self.real_job(row.batch, row.variant.cut.fused) for row in rows]
         with ExitStack() as stack:
             executors: dict[tuple[str, str], CoreExecutor] = {}
@@ -298,20 +256,19 @@ class Coordination:
                 order = range(len(rows)) if turn % 2 == 0 else reversed(range(len(rows)))
                 for index in order:
                     margins = margins_of(rows[index].variant.graph, self.settings.mode)
-                    if turn == 0 and not self.cut.is_on_cores:
-                        continue  # every window warms up on its own
-                    trace = run(index, iterations + margins.num_iterations)
+                    if index in failed or (turn == 0 and not self.cut.is_on_cores):
+                        continue  # on GPUs every window warms up on its own
+                    try:
+                        trace = run(index, iterations + margins.num_iterations)
+                    except (CapacityError, WorkerDiedError) as error:
+                        failed[index] = str(error)
+                        executors.pop(_key(rows[index]), None)  # its workers are gone
+                        continue
                     if turn:
                         steps = jobs[index].env_steps_per_iteration
                         period_ns = measured_period_ns(trace, margins)
                         rates[index].append(steps * NS_PER_S / period_ns)
-        templates = [index for index, row in enumerate(rows) if not row.is_learned]
-        incumbent = max(templates, key=lambda index: float(np.median(rates[index])))
-        rng = np.random.default_rng(self._seed)
-        return Verified(
-            rates=tuple(median_interval(values, rng) for values in rates),
-            chosen=keep_or_leave([[1 / v for v in values] for values in rates], incumbent),
-        )
+        return _verified(rows, rates, failed, np.random.default_rng(self._seed))
 
     def _shard_envs(self, gmis: int, envs: int) -> int:
         """Returns the environments of a shard in the profile of so many on each GMI."""
@@ -349,21 +306,25 @@ class Coordination:
 
     def _dp_only(
         self, gmis: int, envs: int, costs_of: Callable[[Problem], Costs]
-    ) -> tuple[Variant, Batch]:
+    ) -> tuple[Variant, Batch] | None:
         """DP-only with as many shards and trainers on every GMI: all that run do the same."""
         everywhere = gmis * self.cut.num_processors
         shards = everywhere * self._per_gmi(self.settings.num_shards, gmis)
         wanted = 1 if self.settings.independent_trainers else self.settings.num_trainers
         trainers = everywhere * self._per_gmi(wanted, gmis)
         batch = Batch(num_envs=shards * self._shard_envs(gmis, envs), num_shards=shards)
-        variant = make_variant(
-            Template.dp_only,
-            Split(gmis),
-            self._job(batch, trainers),
-            self.hardware,
-            self.layouts[gmis],
-            costs_of,
-        )
+        try:
+            variant = make_variant(
+                Template.dp_only,
+                Split(gmis),
+                self._job(batch, trainers),
+                self.hardware,
+                self.layouts[gmis],
+                costs_of,
+            )
+        except (ConfigError, GraphError) as error:
+            self.not_profiled[gmis] = str(error)
+            return None
         return variant, batch
 
     def _row(self, variant: Variant, batch: Batch) -> Row:
@@ -381,3 +342,24 @@ class Coordination:
 
 def _key(row: Row) -> tuple[str, str]:
     return row.variant.graph.digest, row.variant.problem.cluster.digest
+
+
+def _verified(
+    rows: Sequence[Row],
+    rates: Sequence[Sequence[float]],
+    failed: dict[int, str],
+    rng: np.random.Generator,
+) -> Verified:
+    """Chooses among the rows that ran in all windows."""
+    alive = [index for index in range(len(rows)) if index not in failed]
+    chosen = None
+    if alive:
+        templates = [index for index in alive if not rows[index].is_learned] or alive
+        incumbent = max(templates, key=lambda index: float(np.median(rates[index])))
+        periods = [[1 / rate for rate in rates[index]] for index in alive]
+        chosen = alive[keep_or_leave(periods, alive.index(incumbent))]
+    intervals = (
+        None if index in failed else median_interval(values, rng)
+        for index, values in enumerate(rates)
+    )
+    return Verified(rates=tuple(intervals), failed=failed, chosen=chosen)
