@@ -5,7 +5,7 @@ one process per GPU of every mode with the best template and number of GMIs (at 
 scaling over nodes (table 5); compositions of the gradient reduction (table 6); algorithm 1 against
 the exhaustive search; and what placing the ops freely gains over the best template (`--planner`).
 
-Usage: python benchmarks/paper_scale.py [--planner learned] [--budget N] [--gmis 3,4,6,8]
+Usage: python benchmarks/paper_scale.py [--planner learned] [--budget N] [--gmis 3,4,5,6,7,8]
 """
 
 import argparse
@@ -333,7 +333,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--planner", default="learned")
     parser.add_argument("--budget", type=int, default=500)
-    parser.add_argument("--gmis", default="3,4,6,8")
+    parser.add_argument("--gmis", default="3,4,5,6,7,8")
     arguments = parser.parse_args()
     figures: dict[str, float] = {}
     gains(figures)
