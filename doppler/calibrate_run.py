@@ -18,7 +18,6 @@ from doppler.calibration_view import (
 from doppler.config import CalibrateConfig
 from doppler.console import View
 from doppler.core.errors import FormatError
-from executor.options import ExecutorOptions
 from executor.probe import probe
 
 
@@ -28,7 +27,7 @@ def calibrate_job(config: CalibrateConfig, view: View) -> None:
     A check stores its chart and its numbers beside the cost table.
     """
     hardware = probe(shm_dir=config.executor.shm_dir).hardware
-    options = ExecutorOptions(shm_dir=config.executor.shm_dir)
+    options = config.executor.options()
     cache = cache_folder(config.cost_cache)
     path = calibration_path(config.job, hardware, config.calibration, cache)
     previous: Calibration | None = None

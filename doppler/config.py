@@ -4,30 +4,23 @@ Every field carries a line of help in its metadata; `doppler COMMAND --help` pri
 """
 
 import enum
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from typing import Any
 
 from doppler.core.errors import ConfigError
 from doppler.core.job_mode import JobMode
 from doppler.measure import MIN_BLOCKS
+from doppler.setting import at_least, setting
 from doppler.training.config import PPOConfig
 from executor.drl.config import PPOJobConfig
 from executor.drl.importance import Importance
 from executor.drl.presets import PRESETS
+from executor.options import ExecutorOptions
 
 _JOB = PPOJobConfig()
 _PPO = PPOConfig()
 BASELINES = ("single_device", "round_robin", "critical_path", "heft", "annealing")
 _ENVIRONMENTS = sorted(preset.environment for preset in PRESETS.values())
-
-
-def setting(default: Any, text: str) -> Any:
-    """Returns a dataclass field with its default and its help line."""
-    if isinstance(default, list | dict):
-        return field(default_factory=lambda: type(default)(default), metadata={"help": text})
-    if isinstance(default, type):
-        return field(default_factory=default, metadata={"help": text})
-    return field(default=default, metadata={"help": text})
 
 
 class LayoutName(enum.Enum):
@@ -57,20 +50,6 @@ class OnFailure(enum.Enum):
 
     stop = "stop"
     replan = "replan"
-
-
-def at_least(owner: object, low: float, *names: str) -> None:
-    """Checks that settings are `low` or more.
-
-    Raises:
-        ConfigError: Names the setting and its value.
-    """
-    for name in names:
-        value = getattr(owner, name)
-        if not value >= low:  # not a number is below everything, too
-            raise ConfigError(
-                f"{type(owner).__name__}: {name} is at least {low:g}, and it is {value}"
-            )
 
 
 @dataclass(slots=True, kw_only=True)
@@ -267,6 +246,17 @@ class ExecutorSettings:
     """What the executor takes from the machine."""
 
     shm_dir: str = setting("/dev/shm", "mount that shared memory is taken from")
+    static_mps: bool = setting(
+        False,
+        "clients of MPS get static partitions of multiprocessors, made for the run (the daemon was "
+        "started with -S), and no shares by percentage",
+    )
+
+    def options(self, limit_memory: bool = False) -> ExecutorOptions:
+        """Returns them in the executor's form."""
+        return ExecutorOptions(
+            shm_dir=self.shm_dir, static_mps=self.static_mps, limit_memory=limit_memory
+        )
 
 
 @dataclass(slots=True, kw_only=True)

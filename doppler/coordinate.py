@@ -46,7 +46,6 @@ from doppler.core.job_mode import JobMode
 from doppler.core.layout import Backend
 from doppler.jobs import AUTO, resolve_job
 from doppler.planners.learned import SOURCE
-from executor.options import ExecutorOptions
 from executor.probe import probe
 from simulator.costs.source import UnknownTimeError
 
@@ -122,7 +121,7 @@ def _calibrated(
     found = probe(shm_dir=config.executor.shm_dir)
     hardware = found.hardware
     cut = make_cut(found, config.backend, config.max_gmis)
-    options = ExecutorOptions(shm_dir=config.executor.shm_dir)
+    options = config.executor.options()
     calibrations: dict[bool, Calibration] = {}
     warnings: list[str | None] = []
     with view.progress("measuring the job's ops", None) as advance:

@@ -4,12 +4,13 @@ import enum
 from dataclasses import dataclass
 from typing import Any
 
-from doppler.config import CalibrationSettings, ExecutorSettings, JobConfig, at_least, setting
+from doppler.config import CalibrationSettings, ExecutorSettings, JobConfig
 from doppler.coordinator.resource_model import Template
 from doppler.core.errors import ConfigError, nearest
 from doppler.core.layout import Backend
 from doppler.measure import MIN_RATIOS
 from doppler.planners.learned import SOURCE
+from doppler.setting import at_least, setting
 
 
 class ProfileSource(enum.Enum):

@@ -4,10 +4,11 @@ import enum
 from dataclasses import dataclass
 
 from doppler.api import DEFAULT_BUDGET, UNLIMITED, check_seconds
-from doppler.config import StageTwoSettings, at_least, setting
+from doppler.config import StageTwoSettings
 from doppler.core.errors import ConfigError
 from doppler.core.problem import Objective
 from doppler.policies.config import MessagePassing, PolicyKind
+from doppler.setting import at_least, setting
 from doppler.training.config import LearnedMode, Start
 
 

@@ -56,7 +56,7 @@ def learn(config: LearnConfig, command: Sequence[str], folder_of: FolderOf, view
     view.section("1  Probe")
     found = probe(shm_dir=config.executor.shm_dir)
     show_probe(found, view)
-    options = ExecutorOptions(shm_dir=config.executor.shm_dir)
+    options = config.executor.options()
     clock.mark("probe")
 
     view.section("2  Calibrate")

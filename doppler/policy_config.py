@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from doppler.config import at_least, setting
 from doppler.policies.config import PolicyKind
+from doppler.setting import at_least, setting
 
 
 @dataclass(slots=True, kw_only=True)

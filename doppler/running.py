@@ -57,7 +57,6 @@ from doppler.session import JobSession
 from doppler.tensor_config import TENSOR_JOBS
 from doppler.tensor_file import write_tensors
 from executor.checkpoint import Checkpoint
-from executor.options import ExecutorOptions
 from executor.probe import probe
 from simulator.costs.measured import CostTable
 from simulator.costs.source import UnknownTimeError
@@ -176,9 +175,7 @@ class _Runner:
         self._table = table
         self._folder = folder
         self._view = view
-        self._options = ExecutorOptions(
-            shm_dir=config.executor.shm_dir, limit_memory=config.run.limit_memory
-        )
+        self._options = config.executor.options(config.run.limit_memory)
         self._left: tuple[int, ...] = ()
         self.history = RunHistory(margins=job.margins)
         self._window = WINDOW + job.margins.num_iterations

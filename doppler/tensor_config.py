@@ -2,10 +2,11 @@
 
 from dataclasses import dataclass
 
-from doppler.config import AnyJobConfig, at_least, setting
+from doppler.config import AnyJobConfig
 from doppler.core.errors import ConfigError, nearest
 from doppler.graphs.ffnn import FFNNShape
 from doppler.graphs.llama import LlamaShape
+from doppler.setting import at_least, setting
 from executor.tensors.job import DTYPES
 
 _FFNN = FFNNShape(batch=4096, features=32, hidden=4096)

@@ -8,12 +8,13 @@ import enum
 from dataclasses import dataclass, fields, make_dataclass
 from typing import Any
 
-from doppler.config import JOBS, AnyJobConfig, setting
+from doppler.config import JOBS, AnyJobConfig
 from doppler.graphs.families import Topology
 from doppler.graphs.ffnn import FFNNShape
 from doppler.graphs.llama import LlamaShape
 from doppler.graphs.matmul_chain import ChainShards
 from doppler.graphs.moe import MoEShape
+from doppler.setting import setting
 from doppler.tensor_config import TENSOR_JOBS
 
 _MOE = MoEShape()

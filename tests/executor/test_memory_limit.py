@@ -138,3 +138,12 @@ def test_doppler_run_hands_the_setting_to_its_executor(tmp_path, limited):
     job = build_job(JOBS["ppo_pendulum"], seed=0)
     runner = running._Runner(config, job, None, tmp_path, View())
     assert runner._options.limit_memory is limited
+
+
+@pytest.mark.parametrize("static", [True, False])
+def test_settings_of_the_executor_reach_it(static):
+    config = compose_config(
+        RunConfig, [f"executor.static_mps={str(static).lower()}", "executor.shm_dir=/tmp"]
+    )
+    assert config.executor.options() == ExecutorOptions(shm_dir="/tmp", static_mps=static)
+    assert config.executor.options(limit_memory=True).limit_memory

@@ -9,6 +9,7 @@ import pytest
 
 from doppler.config import JOBS
 from doppler.core.cluster import Cluster
+from doppler.core.errors import ExecutionError
 from doppler.core.layout import Backend, Layout, Slice, per_core_layout
 from doppler.core.plan import make_plan
 from doppler.core.problem import Problem
@@ -17,7 +18,7 @@ from doppler.jobs import build_job
 from doppler.session import JobSession
 from doppler.simple_plans import job_problem, spread_plan
 from executor.job_spec import JobSpec
-from executor.launch.seats import plan_seats
+from executor.launch.seats import Seating, plan_seats
 from executor.options import ExecutorOptions
 from executor.probe import look_from_inside, probe, trial_devices, verify_backends
 from executor.runtime import CoreExecutor
@@ -35,14 +36,14 @@ def require(name):
     return found
 
 
-def values_of(program, cluster, placement):
+def values_of(program, cluster, placement, options=None):
     """Returns the last tensor of a graph that has run twice under a placement."""
     problem = Problem(graph=program.graph, cluster=cluster)
     plan = make_plan(problem, placement, [0] * program.graph.num_ops, "test")
     instructions = {name: asdict(step) for name, step in program.instructions.items()}
     config = {"dtype": program.dtype, "seed": 3, "instructions": instructions}
     spec = JobSpec(path="executor.tensors.job:TensorJob", config=config)
-    with CoreExecutor(spec, problem) as executor:
+    with CoreExecutor(spec, problem, options or ExecutorOptions()) as executor:
         executor.run(problem, plan, 2)
         return executor.read_output(program.graph.num_ops - 1, 0).view(np.float32)
 
@@ -76,13 +77,13 @@ def check_ppo_on_first_gpu(found, backend, units, count):
     np.testing.assert_allclose(vectors[0][:half], vectors[1][:half], rtol=1e-2, atol=1e-3)
 
 
-def check_on_first_gpu(found, backend, units, count):
+def check_on_first_gpu(found, backend, units, count, options=None):
     """Runs a graph with its ops spread over the devices; the host gives the expected values."""
     layout = parts_of_first_gpu(found, backend, units, count)
     program = ffnn(FFNNShape(batch=64, features=16, hidden=64))
     num_ops = program.graph.num_ops
     spread = [op % count for op in range(num_ops)]
-    value = values_of(program, layout.apply(found.hardware), spread)
+    value = values_of(program, layout.apply(found.hardware), spread, options)
     cores = per_core_layout(found.hardware.processor_by_name["cpu"]).apply(found.hardware)
     expected = values_of(program, cores, [0] * num_ops)
     np.testing.assert_allclose(value, expected, rtol=1e-3, atol=1e-3)
@@ -115,6 +116,18 @@ def test_ppo_trains_on_green_contexts_of_one_process():
 def test_a_plan_runs_on_mps_clients():
     found = require("MPS")
     check_on_first_gpu(found, Backend.mps, found.inventory.gpus[0].num_units // 4 * 2, 2)
+
+
+@pytest.mark.mps
+def test_a_plan_runs_on_static_partitions():
+    found = require("MPS")
+    units = found.inventory.gpus[0].num_units // 16 * 8
+    cluster = parts_of_first_gpu(found, Backend.mps, units, 2).apply(found.hardware)
+    try:
+        Seating(cluster, static_mps=True).release()
+    except ExecutionError as error:
+        pytest.skip(f"no static partitions: {error}")
+    check_on_first_gpu(found, Backend.mps, units, 2, ExecutorOptions(static_mps=True))
 
 
 @pytest.mark.mps
