@@ -14,8 +14,9 @@ PRESETS: Mapping[str, PPOJobConfig] = MappingProxyType(
             horizon=24,
             chunk=12,
             epochs=5,
+            learning_rate=5e-4,
             gamma=0.99,
-            reward_scale=1.0,
+            clip_value=False,
         ),
         "ppo_ball_balance": PPOJobConfig(
             environment="ball_balance",
@@ -58,18 +59,22 @@ PRESETS: Mapping[str, PPOJobConfig] = MappingProxyType(
         ),
         "ppo_shadow_hand": PPOJobConfig(
             environment="shadow_hand",
-            horizon=8,
+            envs_per_shard=16,
+            horizon=32,
+            chunk=32,
             hidden=(512, 512, 256, 128),
             epochs=5,
-            learning_rate=5e-4,
+            learning_rate=3e-4,
             gamma=0.99,
+            lam=0.98,
+            clip_value=False,
         ),
     }
 )
 """Configs by job name: networks, horizons and epochs of IsaacGymEnvs, batches for two cores.
 
-BallBalance has half of the copies and twice the horizon. The value loss is not clipped where values
-are far larger than the clip, which IsaacGymEnvs' normalised values never are.
+BallBalance and ShadowHand have half of the copies and longer horizons. The value loss is not
+clipped where values are far larger than the clip, which IsaacGymEnvs' normalised values never are.
 """
 
 
