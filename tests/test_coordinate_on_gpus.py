@@ -318,13 +318,25 @@ def test_devices_with_tensors_of_their_own_are_profiled_for_real():
 
 @pytest.mark.gpu
 @pytest.mark.timeout(600)
-def test_a_whole_gpu_is_coordinated(tmp_path, capsys):
+@pytest.mark.parametrize(
+    ("backend", "name"),
+    [
+        pytest.param("whole", "GPU", id="whole"),
+        pytest.param("mps", "MPS", id="mps", marks=pytest.mark.mps),
+        pytest.param("mig", "MIG", id="mig", marks=pytest.mark.mig),
+        pytest.param(
+            "green_context", "green contexts", id="green", marks=pytest.mark.green_context
+        ),
+    ],
+)
+def test_gpus_are_coordinated_for_real(tmp_path, capsys, backend, name):
     found = verify_backends(probe())
-    finding = next(f for f in found.findings if f.name == "GPU")
+    finding = next(f for f in found.findings if f.name == name)
     if not finding.is_present:
         pytest.skip(finding.detail)
     words = ["job.envs_per_shard=8", "job.horizon=16", "job.chunk=8", "job.hidden=[32,16]"]
-    words += ["backend=whole", "templates=[dp_only]", "calibration.env_counts=[1.0]", "verify=1"]
+    words += [f"backend={backend}", "max_gmis=2", "templates=[dp_only]", "verify=1"]
+    words += ["calibration.env_counts=[1.0]"]
     words += ["profiles=measured", "profile_envs=[64,128,256]", f"cost_cache={tmp_path}"]
     assert main(["coordinate", "job=ppo_pendulum", *words]) == 0
     assert "dp_only(1+0+0)" in capsys.readouterr().out

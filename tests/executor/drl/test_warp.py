@@ -64,6 +64,15 @@ def test_both_engines_go_the_same_way(name):
         np.testing.assert_allclose(there.obs, here.obs, rtol=0, atol=5 * tolerance)
 
 
+@pytest.mark.gpu
+def test_a_gpu_is_used_where_there_is_one():
+    warp = pytest.importorskip("warp")
+    if not warp.is_cuda_available():
+        pytest.skip("absent: Warp sees no CUDA device")
+    assert warp.get_preferred_device().is_cuda
+    test_both_engines_go_the_same_way("ant")
+
+
 def test_the_protocol_and_sharding():
     whole = make_environment("mujoco_warp:ant", 3, 0)
     check_environment(whole, 0)

@@ -6,13 +6,15 @@ from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
+from allocating_gmi import AllocatesOnGPU
 
 from doppler.config import JOBS
 from doppler.core.cluster import Cluster
-from doppler.core.errors import ExecutionError
+from doppler.core.errors import ExecutionError, KernelError
 from doppler.core.layout import Backend, Layout, Slice, per_core_layout
 from doppler.core.plan import make_plan
 from doppler.core.problem import Problem
+from doppler.gmi import GMIManager
 from doppler.graphs.ffnn import FFNNShape, ffnn
 from doppler.jobs import build_job
 from doppler.session import JobSession
@@ -128,6 +130,21 @@ def test_a_plan_runs_on_static_partitions():
     except ExecutionError as error:
         pytest.skip(f"no static partitions: {error}")
     check_on_first_gpu(found, Backend.mps, units, 2, ExecutorOptions(static_mps=True))
+
+
+@pytest.mark.mps
+def test_a_client_that_takes_more_than_its_memory_is_named():
+    found = require("MPS")
+    units = found.inventory.gpus[0].num_units // 4 * 2
+    cluster = parts_of_first_gpu(found, Backend.mps, units, 1).apply(found.hardware)
+    for wanted in (GIB, 8 * GIB):  # it owns 4
+        manager = GMIManager(cluster=cluster)
+        manager.add_gmi(AllocatesOnGPU, "learner", 0, {"bytes": wanted})
+        if wanted == GIB:
+            assert manager.run(1, 1) == (wanted,)
+        else:
+            with pytest.raises(KernelError, match=r"GMI 0 .* raised .*out of memory"):
+                manager.run(1, 1)
 
 
 @pytest.mark.mps
