@@ -66,7 +66,7 @@ def test_mode_is_a_setting_of_the_learned_planner(tmp_path, capsys):
     words = ["plan", "graph=g.json", "cluster=c.json", "planner=heft", "mode=greedy"]
     assert main(words) == 2
     error = capsys.readouterr().err
-    assert "policy, training, checkpoint and seconds are settings of planner=learned" in error
+    assert "first_plans, checkpoint and seconds are settings of planner=learned" in error
 
 
 @pytest.mark.parametrize("case", ["p100_to_v100"])
