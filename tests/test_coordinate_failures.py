@@ -11,18 +11,16 @@ from doppler.core.errors import CapacityError
 from doppler.measure import MIN_RATIOS
 
 
-@pytest.fixture
-def coordinator():
+def with_trainers(**changed):
+    settings = dataclasses.replace(SETTINGS, **changed)
     tables = {fused: calibration(fused).table() for fused in (True, False)}
-    return Coordination(SETTINGS, HARDWARE, tables, seed=0)
+    return Coordination(settings, HARDWARE, tables, seed=0)
 
 
 @pytest.mark.parametrize("windows_before", [0, 3])
-def test_a_row_that_cannot_run_does_not_end_the_comparison(
-    coordinator, monkeypatch, windows_before
-):
+def test_a_row_that_cannot_run_does_not_end_the_comparison(monkeypatch, windows_before):
     """Two GMIs, the fastest row, have no memory: at once, or after some windows."""
-    calls = []
+    coordinator, calls = with_trainers(), []
 
     class Scarce(Simulated):
         def run(self, problem, plan, iterations):
@@ -43,12 +41,6 @@ def test_a_row_that_cannot_run_does_not_end_the_comparison(
     assert found.chosen == 1
     none = coordinator.verify([fast], windows=MIN_RATIOS, iterations=5)
     assert (none.rates, none.chosen) == ((None,), None)
-
-
-def with_trainers(**changed):
-    settings = dataclasses.replace(SETTINGS, **changed)
-    tables = {fused: calibration(fused).table() for fused in (True, False)}
-    return Coordination(settings, HARDWARE, tables, seed=0)
 
 
 def test_profiles_have_groups_of_trainers_that_divide():

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from doppler.core.errors import ExecutionError
+from executor.collectives.peers import check_part
 from executor.collectives.process_group import Meeting, ProcessGroupAllReduce
 
 INTERFACE = "lo"
@@ -29,7 +29,7 @@ class GlooAllReduce(ProcessGroupAllReduce):
 
     def __init__(self, num_elements: int, dtype: str, meeting: Meeting) -> None:
         super().__init__("gloo", lambda distributed: distributed.is_gloo_available(), meeting)
-        self._shape, self._dtype = (num_elements,), np.dtype(dtype)
+        self._num_elements, self._dtype = num_elements, np.dtype(dtype)
 
     def all_reduce(self, values: npt.NDArray[Any]) -> None:
         """Replaces `values` by the sum over all members, in gloo's order.
@@ -41,11 +41,7 @@ class GlooAllReduce(ProcessGroupAllReduce):
             ExecutionError: If shape or type differ from the group's.
             WorkerDiedError, WorkerHungError: Name the member that failed; the group is broken then.
         """
-        if values.shape != self._shape or values.dtype != self._dtype:
-            raise ExecutionError(
-                f"this all-reduce is over {self._shape[0]} elements of {self._dtype}, and the "
-                f"array has shape {values.shape} of {values.dtype}"
-            )
+        check_part(values, self._num_elements, self._dtype)
         tensors = [self._torch.from_numpy(values)]
         self._together(lambda: self._group.allreduce(tensors).wait(), "waiting for gloo")
 

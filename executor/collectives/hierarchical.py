@@ -17,8 +17,8 @@ interprocess communication; NCCL user guide.
 from collections.abc import Sequence
 from typing import Any
 
-from doppler.core.errors import ExecutionError
 from executor.channels import check_memory_order
+from executor.collectives.peers import check_part
 from executor.collectives.polled import Fence, Library, PolledGroup
 from executor.collectives.process_group import Meeting, ProcessGroupAllReduce
 from executor.collectives.rows import OpenRows
@@ -77,7 +77,7 @@ class HierarchicalAllReduce(ProcessGroupAllReduce):
         super().__init__(
             ring.title, lambda found: not self._in_ring or ring.is_available(found), meeting
         )
-        self._shape, self._dtype = (num_elements,), getattr(self._torch, dtype)
+        self._num_elements, self._dtype = num_elements, getattr(self._torch, dtype)
 
     def all_reduce(self, values: Any) -> None:
         """Replaces `values` by the sum over all members.
@@ -90,11 +90,7 @@ class HierarchicalAllReduce(ProcessGroupAllReduce):
                 not done before the deadline.
             WorkerDiedError, WorkerHungError: Name the member that failed; the group is broken then.
         """
-        if tuple(values.shape) != self._shape or values.dtype != self._dtype:
-            raise ExecutionError(
-                f"this all-reduce is over {self._shape[0]} elements of {self._dtype}, and the "
-                f"tensor has shape {tuple(values.shape)} of {values.dtype}"
-            )
+        check_part(values, self._num_elements, self._dtype, "tensor")
         reduced, published = self._call + 1, self._call + 2
         if self._peers.member == self._leader:
             self._together(

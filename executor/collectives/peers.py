@@ -13,7 +13,7 @@ import select
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from doppler.core.errors import ExecutionError, WorkerDiedError, WorkerHungError
 
@@ -27,6 +27,25 @@ SILENCE_S = 0.5
 """A member that waits looks at the others many times in so long."""
 GAVE_UP = -1
 """Count of looks of a member that has waited in vain and looks no more."""
+
+
+def check_part(values: Any, num_elements: int, dtype: Any, what: str = "array") -> None:
+    """Checks that what a member hands in is of its group's shape and type.
+
+    Args:
+        values: numpy array or torch tensor.
+        num_elements: Length of every member's part.
+        dtype: Its type.
+        what: What it is called in the message.
+
+    Raises:
+        ExecutionError: If it is not.
+    """
+    if tuple(values.shape) != (num_elements,) or values.dtype != dtype:
+        raise ExecutionError(
+            f"this all-reduce is over {num_elements} elements of {dtype}, and the {what} has "
+            f"shape {tuple(values.shape)} of {values.dtype}"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

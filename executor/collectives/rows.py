@@ -18,6 +18,7 @@ from typing import Any
 
 from doppler.core.errors import ExecutionError
 from executor.channels import check_memory_order
+from executor.collectives.peers import check_part
 from executor.collectives.polled import Fence
 from executor.collectives.process_group import Meeting, ProcessGroupAllReduce
 from executor.launch.gpus import load_module
@@ -59,11 +60,7 @@ class RowsAllReduce(ProcessGroupAllReduce):
             WorkerDiedError, WorkerHungError: Name the member that failed; the group is broken then.
         """
         own = self._group[self._peers.member]
-        if values.shape != own[0].shape or values.dtype != own.dtype:
-            raise ExecutionError(
-                f"this all-reduce is over {own.shape[1]} elements of {own.dtype}, and the tensor "
-                f"has shape {tuple(values.shape)} of {values.dtype}"
-            )
+        check_part(values, own.shape[1], own.dtype, "tensor")
         turn = (self._call + 1) % 2
         own[turn].copy_(values)
         self._finish("copying to its row")

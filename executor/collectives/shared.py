@@ -28,6 +28,7 @@ from executor.collectives.peers import (
     Peers,
     WaitOptions,
     check_names,
+    check_part,
     peers_bytes,
 )
 
@@ -158,11 +159,7 @@ class SharedAllReduce:
             ExecutionError: If shape or type differ from the layout's.
             WorkerDiedError, WorkerHungError: Name the member that failed; the group is broken then.
         """
-        if values.shape != self.part.shape or values.dtype != self.part.dtype:
-            raise ExecutionError(
-                f"this all-reduce is over {self.part.shape[0]} elements of {self.part.dtype}, and "
-                f"the array has shape {values.shape} of {values.dtype}"
-            )
+        check_part(values, self.part.shape[0], self.part.dtype)
         self._call += 1
         self._peers.enter(self._call)
         call, words, wait = self._call, self._words, self._peers.wait
