@@ -39,7 +39,14 @@ from doppler.graphs.gradient_reduction import (
 )
 from doppler.graphs.levels import priorities_of, upward_ranks
 from doppler.jobs import AUTO, RLJob, build_job, ppo_config
-from doppler.measure import MIN_RATIOS, Interval, keep_or_leave, measured_period_ns, median_interval
+from doppler.measure import (
+    MIN_RATIOS,
+    Interval,
+    in_turns,
+    keep_or_leave,
+    measured_period_ns,
+    median_interval,
+)
 from doppler.session import JobSession
 from doppler.simple_plans import job_problem, spread_plan
 from executor.options import ExecutorOptions
@@ -147,13 +154,11 @@ def measure_compositions(
         jobs = [build_job(row.settings, seed) for row in rows]
         for row, job in zip(rows, jobs, strict=True):
             sessions.append(stack.enter_context(JobSession(job, row.problem, options)))
-        for turn in range(MIN_RATIOS + 1):  # the first one warms up
-            order = range(len(rows)) if turn % 2 == 0 else reversed(range(len(rows)))
-            for index in order:
-                margins = jobs[index].margins
-                trace = sessions[index].run(rows[index].plan, ITERATIONS + margins.num_iterations)
-                if turn:
-                    periods[index].append(measured_period_ns(trace, margins))
+        for index, counts in in_turns(len(rows), MIN_RATIOS):
+            margins = jobs[index].margins
+            trace = sessions[index].run(rows[index].plan, ITERATIONS + margins.num_iterations)
+            if counts:
+                periods[index].append(measured_period_ns(trace, margins))
     rng = np.random.default_rng(seed)
     incumbent = next(index for index, row in enumerate(rows) if row.name == DIRECT)
     intervals = [median_interval(values, rng) for values in periods]

@@ -17,7 +17,7 @@ from doppler.coordinate_cut import Cut, core_cut
 from doppler.coordinate_rows import Batch, Row, Verified
 from doppler.coordinator.measured_roles import MeasuredRoles, measured_roles
 from doppler.coordinator.resource_model import Template
-from doppler.coordinator.search import Sample
+from doppler.coordinator.search import NoSample, Sample
 from doppler.coordinator.variants import (
     DRLJob,
     JobCut,
@@ -36,6 +36,7 @@ from doppler.core.problem import Problem
 from doppler.core.trace import Trace
 from doppler.jobs import RLJob, build_job
 from doppler.measure import (
+    in_turns,
     keep_or_leave,
     margins_of,
     measured_period_ns,
@@ -63,7 +64,6 @@ class Coordination:
         cut: How it is cut.
         layouts: GMIs per processor -> layout.
         memory_bytes: Memory of a processor.
-        not_profiled: GMIs per processor -> why the job has no profile on so many.
     """
 
     def __init__(
@@ -80,7 +80,6 @@ class Coordination:
         self.cut = cut or core_cut(hardware)
         self.layouts: dict[int, Layout] = dict(self.cut.layouts)
         self.memory_bytes = self.cut.memory_bytes
-        self.not_profiled: dict[int, str] = {}
         self._tables = tables
         self._seed = seed
         self._options = options or ExecutorOptions()
@@ -165,17 +164,18 @@ class Coordination:
             )
         return rows
 
-    def profile(self, gmis: int, envs: int) -> Sample | None:
+    def profile(self, gmis: int, envs: int) -> Sample | NoSample:
         """Returns the simulated profile of DP-only with `envs` environments on each of the GMIs.
 
-        None if the job's all-reduce does not fit so many trainers.
+        There is none if the job cannot be cut so: its all-reduce does not fit so many trainers, or
+        its minibatches do not divide.
 
         Raises:
             UnknownTimeError: If times of such sizes are not known.
         """
         made = self._dp_only(gmis, envs, self.costs)
-        if made is None:
-            return None
+        if isinstance(made, NoSample):
+            return made
         variant, batch = made
         row = self._row(variant, batch)
         trace = simulate(variant.problem, variant.plan, self.costs(variant.problem), 3)
@@ -186,16 +186,16 @@ class Coordination:
             memory_bytes=max(trace.peak_bytes),
         )
 
-    def measured_profile(self, gmis: int, envs: int, iterations: int) -> Sample | None:
-        """Returns the same as measured on this machine; None, too, if memory runs out.
+    def measured_profile(self, gmis: int, envs: int, iterations: int) -> Sample | NoSample | None:
+        """Returns the same as measured on this machine; None if memory runs out.
 
         Memory runs out where the executor says so, and where the system ends a worker: nobody else
         ends one here. The bytes of a sample are those of tensors; on GPUs they are at least a GMI's
         part of all that the run took of the device's memory, contexts and caches included.
         """
         made = self._dp_only(gmis, envs, self._costs_or_units)
-        if made is None:
-            return None
+        if isinstance(made, NoSample):
+            return made
         variant, batch = made
         problem, plan = variant.problem, variant.plan
         job = self.real_job(batch, True, variant.cut.num_trainers)
@@ -252,27 +252,31 @@ class Coordination:
                     executors[key] = stack.enter_context(opened)
                 return executors[key].run(problem, plan, count)
 
-            for turn in range(windows + 1):
-                order = range(len(rows)) if turn % 2 == 0 else reversed(range(len(rows)))
-                for index in order:
-                    margins = margins_of(rows[index].variant.graph, self.settings.mode)
-                    if index in failed or (turn == 0 and not self.cut.is_on_cores):
-                        continue  # on GPUs every window warms up on its own
-                    try:
-                        trace = run(index, iterations + margins.num_iterations)
-                    except (CapacityError, WorkerDiedError) as error:
-                        failed[index] = str(error)
-                        executors.pop(_key(rows[index]), None)  # its workers are gone
-                        continue
-                    if turn:
-                        steps = jobs[index].env_steps_per_iteration
-                        period_ns = measured_period_ns(trace, margins)
-                        rates[index].append(steps * NS_PER_S / period_ns)
+            for index, counts in in_turns(len(rows), windows):
+                margins = margins_of(rows[index].variant.graph, self.settings.mode)
+                if index in failed or not (counts or self.cut.is_on_cores):
+                    continue  # on GPUs every window warms up on its own
+                try:
+                    trace = run(index, iterations + margins.num_iterations)
+                except (CapacityError, WorkerDiedError) as error:
+                    failed[index] = str(error)
+                    executors.pop(_key(rows[index]), None)  # its workers are gone
+                    continue
+                if counts:
+                    steps = jobs[index].env_steps_per_iteration
+                    period_ns = measured_period_ns(trace, margins)
+                    rates[index].append(steps * NS_PER_S / period_ns)
         return _verified(rows, rates, failed, np.random.default_rng(self._seed))
 
-    def _shard_envs(self, gmis: int, envs: int) -> int:
-        """Returns the environments of a shard in the profile of so many on each GMI."""
-        return max(1, round(envs / self._per_gmi(self.settings.num_shards, gmis)))
+    def profile_batch(self, gmis: int, envs: int) -> Batch:
+        """Returns the batch of a profile: exactly `envs` environments on each of the GMIs.
+
+        Every GMI has as many shards as its part of the job's, or the next fewer that divide them.
+        """
+        everywhere = gmis * self.cut.num_processors
+        own = self._per_gmi(self.settings.num_shards, gmis)
+        shards = next(count for count in range(own, 0, -1) if envs % count == 0)
+        return Batch(num_envs=everywhere * envs, num_shards=everywhere * shards)
 
     def _per_gmi(self, count: int, gmis: int) -> int:
         """As many of the job's shards (or trainers) as each GMI gets in a profile, at least one."""
@@ -306,13 +310,11 @@ class Coordination:
 
     def _dp_only(
         self, gmis: int, envs: int, costs_of: Callable[[Problem], Costs]
-    ) -> tuple[Variant, Batch] | None:
+    ) -> tuple[Variant, Batch] | NoSample:
         """DP-only with as many shards and trainers on every GMI: all that run do the same."""
-        everywhere = gmis * self.cut.num_processors
-        shards = everywhere * self._per_gmi(self.settings.num_shards, gmis)
         wanted = 1 if self.settings.independent_trainers else self.settings.num_trainers
-        trainers = everywhere * self._per_gmi(wanted, gmis)
-        batch = Batch(num_envs=shards * self._shard_envs(gmis, envs), num_shards=shards)
+        trainers = gmis * self.cut.num_processors * self._per_gmi(wanted, gmis)
+        batch = self.profile_batch(gmis, envs)
         try:
             variant = make_variant(
                 Template.dp_only,
@@ -323,8 +325,7 @@ class Coordination:
                 costs_of,
             )
         except (ConfigError, GraphError) as error:
-            self.not_profiled[gmis] = str(error)
-            return None
+            return NoSample(str(error))
         return variant, batch
 
     def _row(self, variant: Variant, batch: Batch) -> Row:

@@ -1,11 +1,12 @@
 """Measuring plans on the running job: periods of windows, intervals, interleaved comparison."""
 
+import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 
 import numpy as np
-from scipy import stats
 
 from doppler.core.errors import DopplerError
 from doppler.core.graph import DataflowGraph
@@ -96,6 +97,20 @@ def median_interval(values: Sequence[float], rng: np.random.Generator) -> Interv
     return Interval(float(np.median(array)), float(low), float(high))
 
 
+def in_turns(count: int, windows: int) -> Iterator[tuple[int, bool]]:
+    """Yields who is measured next, and whether that window counts: forwards, backwards, forwards.
+
+    So a machine that becomes slower or faster meanwhile favours nobody. The first turn warms up.
+
+    Args:
+        count: How many are measured; each has one window per turn.
+        windows: Windows of each that count.
+    """
+    for turn in range(windows + 1):
+        for index in range(count) if turn % 2 == 0 else reversed(range(count)):
+            yield index, turn > 0
+
+
 def ratio_interval(ratios: Sequence[float]) -> Interval:
     """Returns the median of paired ratios with its exact 95 % interval.
 
@@ -111,8 +126,23 @@ def ratio_interval(ratios: Sequence[float]) -> Interval:
     if count < MIN_RATIOS:
         raise DopplerError(f"an interval needs at least {MIN_RATIOS} ratios, and there are {count}")
     ordered = sorted(ratios)
-    outside = int(stats.binom.ppf((1 - CONFIDENCE) / 2, count, 0.5)) - 1
+    outside = _outside(count)
     return Interval(statistics.median(ordered), ordered[outside], ordered[-1 - outside])
+
+
+def _outside(count: int) -> int:
+    """How many of `count` ordered values lie beyond each end of the interval of their median."""
+    enough = math.ceil(Fraction((1 - CONFIDENCE) / 2) * 2**count)
+    rank, cases, seen = (
+        0,
+        1,
+        1,
+    )  # of 2^count equally likely signs, `cases` have `rank` positive ones
+    while seen < enough:
+        rank += 1
+        cases = cases * (count - rank + 1) // rank
+        seen += cases
+    return rank - 1
 
 
 def keep_or_leave(periods: Sequence[Sequence[float]], incumbent: int) -> int:

@@ -9,6 +9,7 @@ from doppler.core.trace import OpSpan, Trace
 from doppler.measure import (
     Margins,
     compare_interleaved,
+    in_turns,
     keep_or_leave,
     measured_period_ns,
     median_interval,
@@ -75,6 +76,21 @@ def test_ratio_interval_uses_the_table_of_the_sign_test(count, rank):
     ratios = np.random.default_rng(count).lognormal(size=count).tolist()
     result = ratio_interval(ratios)
     assert (result.low, result.high) == (sorted(ratios)[rank - 1], sorted(ratios)[-rank])
+
+
+def test_intervals_of_many_ratios_are_those_of_the_normal_approximation():
+    """Rank of the lower end: n / 2 - 1.96 sqrt(n) / 2, half a rank of continuity."""
+    for count in (400, 2000):
+        result = ratio_interval(list(range(count)))
+        expected = count / 2 - 1.96 * count**0.5 / 2 - 0.5
+        assert result.low == pytest.approx(expected - 0.5, abs=1.0)
+        assert result.low + result.high == count - 1
+
+
+def test_all_take_turns_forwards_and_backwards_and_the_first_turn_warms_up():
+    turns = list(in_turns(3, 2))
+    assert [index for index, _ in turns] == [0, 1, 2, 2, 1, 0, 0, 1, 2]
+    assert [counts for _, counts in turns] == [False] * 3 + [True] * 6
 
 
 def test_a_few_disturbed_windows_do_not_move_a_ratio():

@@ -4,25 +4,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from interpreter import Interpreter
+from small_ppo import SMALL_JOB, interpreted
 
-from doppler.config import JOBS
 from doppler.core.errors import ConfigError, ExecutionError, GraphError
-from doppler.jobs import build_job
 from executor.drl.config import PPOJobConfig
 from executor.drl.job import PPOJob
 
-SETTINGS = replace(
-    JOBS["ppo_pendulum"],
-    num_shards=2,
-    envs_per_shard=4,
-    horizon=8,
-    chunk=8,
-    hidden=[32, 16],
-    epochs=2,
-    minibatches=2,
-    num_segments=3,
-)
+SETTINGS = replace(SMALL_JOB, num_shards=2, num_segments=3)
 CASES = [
     (name, trainers, groups)
     for trainers, groups, names in [
@@ -44,8 +32,7 @@ def run(all_reduce, trainers=4, groups=1, iterations=2, **changes):
         trainer_groups=groups,
         **changes,
     )
-    job = build_job(settings, seed=3)
-    return Interpreter(job.config, job.graph).run(iterations)
+    return interpreted(settings, iterations)
 
 
 @pytest.mark.parametrize(("name", "trainers", "groups"), CASES)

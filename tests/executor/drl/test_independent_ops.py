@@ -4,12 +4,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from interpreter import Interpreter
+from small_ppo import SMALL_JOB, interpreted
 
-from doppler.config import JOBS
 from doppler.core.errors import ConfigError, ExecutionError
 from doppler.core.job_mode import JobMode
-from doppler.jobs import build_job
 from executor.drl.config import PPOJobConfig
 from executor.drl.importance import Importance
 from executor.drl.learning import gradient_part
@@ -17,16 +15,10 @@ from executor.drl.normalizer import initial_moments, merge_moments
 from executor.drl.records import BatchStats, merge_stats
 
 SETTINGS = replace(
-    JOBS["ppo_pendulum"],
+    SMALL_JOB,
     mode=JobMode.asynchronous,
     staleness=1,
     num_shards=4,
-    envs_per_shard=4,
-    horizon=8,
-    chunk=8,
-    hidden=[32, 16],
-    epochs=2,
-    minibatches=2,
     num_trainers=2,
     num_segments=2,
 )
@@ -35,8 +27,7 @@ UPDATES = 4
 
 def run(iterations=2, **changes):
     settings = replace(SETTINGS, independent_trainers=True)
-    job = build_job(replace(settings, **changes), seed=3)
-    return Interpreter(job.config, job.graph).run(iterations)
+    return interpreted(replace(settings, **changes), iterations)
 
 
 def count_of(tensor):
