@@ -26,7 +26,6 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 import numpy as np
-from executor_overhead import cpu_times, foreign_cpu
 from support.channel_churn import ANT, Churn, fields
 from support.common import finish
 
@@ -41,6 +40,7 @@ from executor.experience.packages import (
     top_mov,
 )
 from executor.experience.ring import BatchReader, BatchWriter, RingLayout
+from executor.host import cpu_times, foreign_cpu
 from executor.shared_memory import allocate, map_all
 
 TARGETS = {

@@ -27,13 +27,13 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 import numpy as np
-from executor_overhead import cpu_times, foreign_cpu
 from support.common import finish
 
 from doppler.core.cluster import Device
 from doppler.core.collective import AllReduceSchedule
 from doppler.gmi_choice import choose_composition, compositions
 from executor.collectives.shared import AllReduceLayout, SharedAllReduce
+from executor.host import cpu_times, foreign_cpu
 from executor.shared_memory import allocate, map_all
 from executor.workers.polling import shorten_naps
 

@@ -29,7 +29,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
-from executor_overhead import cpu_times, foreign_cpu
 from rich.console import Console
 from scipy import stats
 from support.common import finish
@@ -45,6 +44,7 @@ from doppler.measure import Interval, measured_period_ns, median_interval
 from doppler.session import JobSession
 from doppler.simple_plans import single_plan
 from doppler.tensor_config import TENSOR_JOBS
+from executor.host import cpu_times, foreign_cpu
 from executor.options import ExecutorOptions
 
 PLANNERS = (

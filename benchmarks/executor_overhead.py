@@ -25,6 +25,7 @@ from doppler.core.costs import make_costs
 from doppler.core.graph import DataflowGraph, Edge, Op
 from doppler.core.plan import Plan, make_plan
 from doppler.core.problem import Problem
+from executor.host import cpu_times, foreign_cpu
 from executor.job_spec import JobSpec
 from executor.runtime import CoreExecutor
 from simulator.compiled import CompiledRuntime
@@ -174,22 +175,6 @@ def run_bare(core: int) -> None:
         for _ in range(BARE_CALLS):
             busy(0, (), ())
         print((time.monotonic_ns() - start) // BARE_CALLS, flush=True)
-
-
-def foreign_cpu(before: tuple[int, int], after: tuple[int, int]) -> float:
-    """Returns how many cores others kept busy between two readings of `cpu_times`."""
-    wall_s = (after[1] - before[1]) / 1e9
-    return (after[0] - before[0]) / os.sysconf("SC_CLK_TCK") / wall_s
-
-
-def cpu_times() -> tuple[int, int]:
-    """Returns clock ticks that all processes but this one's family used, and the time in ns."""
-    with open("/proc/stat", encoding="ascii") as file:
-        fields = [int(value) for value in file.readline().split()[1:]]
-    all_ticks = sum(fields) - fields[3] - fields[4]
-    times = os.times()
-    own = times.user + times.system + times.children_user + times.children_system
-    return all_ticks - round(own * os.sysconf("SC_CLK_TCK")), time.monotonic_ns()
 
 
 def main() -> None:

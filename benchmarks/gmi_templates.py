@@ -34,7 +34,6 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
-from executor_overhead import cpu_times, foreign_cpu
 from support.common import finish
 from support.template_cell import NUM_SHARDS, STALENESS, Candidate, CellBench
 
@@ -47,6 +46,7 @@ from doppler.measure import (
     keep_or_leave,
     median_interval,
 )
+from executor.host import cpu_times, foreign_cpu
 
 ENVS_PER_SHARD = {"ppo_ant": (4, 8, 16), "ppo_humanoid": (1, 2, 4)}
 ROUNDS = MIN_RATIOS

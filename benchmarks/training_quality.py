@@ -36,7 +36,6 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
-from executor_overhead import cpu_times, foreign_cpu
 from support.common import finish, machine
 
 from doppler.calibration import load_or_calibrate
@@ -45,12 +44,19 @@ from doppler.core.layout import per_core_layout
 from doppler.core.plan import Plan
 from doppler.core.problem import Problem
 from doppler.jobs import RLJob, build_job
-from doppler.measure import MIN_RATIOS, keep_or_leave, measured_period_ns, ratio_interval
+from doppler.measure import (
+    MIN_RATIOS,
+    in_turns,
+    keep_or_leave,
+    measured_period_ns,
+    ratio_interval,
+)
 from doppler.planners.base import Budget
 from doppler.planners.learned import LearnedPlanner
 from doppler.session import JobSession, mean_return
 from doppler.simple_plans import job_problem, single_plan, spread_plan
 from doppler.training.config import Start
+from executor.host import cpu_times, foreign_cpu
 from executor.options import ExecutorOptions
 from executor.probe import probe
 from simulator.scorer import CompiledScorer
@@ -134,12 +140,10 @@ def verified(
     names = list(plans)
     periods: list[list[float]] = [[] for _ in names]
     with JobSession(job, problem, ExecutorOptions()) as session:
-        for turn in range(MIN_RATIOS + 1):
-            order = range(len(names)) if turn % 2 == 0 else reversed(range(len(names)))
-            for index in order:
-                trace = session.run(plans[names[index]][0], VERIFY_ITERATIONS)
-                if turn:
-                    periods[index].append(measured_period_ns(trace))
+        for index, counts in in_turns(len(names), MIN_RATIOS):
+            trace = session.run(plans[names[index]][0], VERIFY_ITERATIONS)
+            if counts:
+                periods[index].append(measured_period_ns(trace))
     others = [index for index, name in enumerate(names) if name != "learned"]
     incumbent = min(others, key=lambda index: statistics.median(periods[index]))
     pair = [periods[incumbent], periods[names.index("learned")]]

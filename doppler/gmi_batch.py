@@ -12,7 +12,7 @@ from pathlib import Path
 
 from doppler.core.cluster import Device
 from doppler.core.errors import ConfigError
-from doppler.gmi_choice import TrialOptions, run_trial
+from doppler.gmi_trial import Measured, TrialOptions, run_trial
 from executor.experience.flow import WhenFull
 from executor.experience.packages import (
     BatchLayout,
@@ -45,21 +45,21 @@ class BatchChoice:
         batch: Records per batch.
         analytic: The analytic choice.
         records_per_s: Measured rate per batch size.
-        num_rounds: Measurements that each rate is the median of.
+        measured: How they were measured.
         top_mov: The paper's metric of the grouping, in bytes.
     """
 
     batch: int
     analytic: int
     records_per_s: dict[int, float]
-    num_rounds: int
+    measured: Measured
     top_mov: float
 
     def describe(self) -> str:
         """Returns the figures as text, one batch size per line."""
         lines = [
             f"batch {self.batch} (analytic {self.analytic}; TOP_mov {self.top_mov:.1f} bytes), "
-            f"medians of {self.num_rounds} measurements"
+            f"{self.measured.describe()}"
         ]
         lines += [f"  {b}: {rate / 1e6:.2f} M records/s" for b, rate in self.records_per_s.items()]
         return "\n".join(lines)
@@ -123,13 +123,16 @@ def measured_batch(
         "num_sent": num_sent,
         "num_received": num_received,
     }
-    medians, num_rounds = run_trial(MoveTrial, (producer, consumer), links, settings, options)
+    measured = run_trial(
+        MoveTrial, (producer, consumer), links, settings, lambda verdict: True, options
+    )
+    medians = measured.verdict.medians_ns
     rates = {b: num_records * 1e9 / ns for b, ns in zip(batches, medians, strict=True)}
     return BatchChoice(
         batch=choose_batch(batches, rates.__getitem__, TOLERANCE),
         analytic=analytic,
         records_per_s=rates,
-        num_rounds=num_rounds,
+        measured=measured,
         top_mov=float(top_mov(groups)),
     )
 

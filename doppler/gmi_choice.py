@@ -1,60 +1,38 @@
 """Ways for GMIs to communicate, chosen by simulation and then by measuring the best of them.
 
 What is measured runs in processes of its own, on the devices of the GMIs that will communicate,
-before any of these starts. The fastest median wins; among equals the one that the simulation (or
-the analytic choice) prefers, so equal medians give equal choices.
+before any of these starts (`doppler.gmi_trial`), until the fastest is surely that
+(`doppler.gmi_duel`), or for `TrialOptions.seconds`; what is not decided then is left to the
+simulation, which also decides among equals.
 """
 
 import os
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from doppler.core.cluster import Cluster, Device, Link
 from doppler.core.collective import AllReduceSchedule
 from doppler.core.costs import make_costs
 from doppler.core.plan import Plan
 from doppler.core.problem import Problem
+from doppler.gmi_trial import Measured, TrialOptions, run_trial
 from doppler.graphs.collective_ops import FORWARD_KIND, REDUCE_KIND, PlanScore, rank_compositions
 from doppler.graphs.collectives import candidates, direct
 from executor.collectives.shared import AllReduceLayout
-from executor.gmi.base import GMI
-from executor.gmi.communication import Collective, Communication, GMISpec
-from executor.gmi.communication import Link as GMILink
-from executor.gmi.team import GMITeam
-from executor.gmi.trials import CONTROL, ReduceTrial
+from executor.gmi.communication import Collective
+from executor.gmi.trials import ReduceTrial
 from simulator.runtime import SimPyRuntime
 
 TOP = 3
 """Compositions that are measured, the best simulated ones."""
-NUM_ROUNDS = 60
-MEASURE_S = 2.0
-WARM_UP = 2
-"""Rounds that are run first and not counted: memory is touched for the first time."""
 STEP_NS = 3000
 """What a step of a schedule costs beside its bytes, in the simulation."""
 LINK_NS = 1000
 COST_BYTES = 256 * 1024
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrialOptions:
-    """How trials are run.
-
-    Attributes:
-        seconds: After so long no round of measurements begins.
-        shm_dir: Mount for the shared memory.
-        deadline_s: A process that is silent for so long counts as hung.
-    """
-
-    seconds: float = MEASURE_S
-    shm_dir: str = "/dev/shm"
-    deadline_s: float = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,21 +56,25 @@ class CompositionChoice:
 
     Attributes:
         rows: All that were looked at, best simulated first.
-        num_rounds: Calls that each median is of; 0 where there was nothing to choose.
+        measured: How the first of them were measured; None where there was nothing to choose.
     """
 
     rows: tuple[CompositionRow, ...]
-    num_rounds: int
+    measured: Measured | None
 
     @property
     def schedule(self) -> AllReduceSchedule:
-        """The fastest that was measured; the best simulated one if none was."""
-        measured = [row for row in self.rows if row.measured_ns is not None]
-        return min(measured or self.rows[:1], key=lambda row: row.measured_ns or 0).schedule
+        """The fastest that was measured (see `gmi_duel.judge`); the only one if none was."""
+        chosen = 0 if self.measured is None else self.measured.verdict.chosen
+        return self.rows[chosen].schedule
 
     def describe(self) -> str:
         """Returns the figures as text, one composition per line."""
-        lines = [f"{self.schedule.name}, of {len(self.rows)}, medians of {self.num_rounds} calls"]
+        lines = [f"{self.schedule.name}, of {len(self.rows)}"]
+        if self.measured is not None:
+            lines[0] += f", {self.measured.describe()}"
+            if not self.measured.verdict.is_decided:
+                lines[0] += "; undecided: the first by simulation that is not proven slower"
         for row in self.rows:
             measured = "" if row.measured_ns is None else f", measured {row.measured_ns / 1e3:.0f}"
             lines.append(
@@ -163,7 +145,7 @@ def choose_composition(
     """
     if len(devices) == 1:
         row = CompositionRow(schedule=direct(1), simulated_ns=0, measured_ns=None)
-        return CompositionChoice(rows=(row,), num_rounds=0)
+        return CompositionChoice(rows=(row,), measured=None)
     ranked = simulated_compositions(devices, num_elements * np.dtype(dtype).itemsize)
     members = tuple(range(len(devices)))
     links = {
@@ -175,7 +157,10 @@ def choose_composition(
         for index, (schedule, _) in enumerate(ranked[:TOP])
     }
     settings = {"num_elements": num_elements, "dtype": dtype}
-    medians, num_rounds = run_trial(ReduceTrial, devices, links, settings, options)
+    measured = run_trial(
+        ReduceTrial, devices, links, settings, lambda verdict: verdict.is_decided, options
+    )
+    medians = measured.verdict.medians_ns
     rows = tuple(
         CompositionRow(
             schedule=schedule,
@@ -184,63 +169,7 @@ def choose_composition(
         )
         for index, (schedule, simulated_ns) in enumerate(ranked)
     )
-    return CompositionChoice(rows=rows, num_rounds=num_rounds)
-
-
-def run_trial(
-    trial: type[GMI],
-    devices: Sequence[Device],
-    links: Mapping[str, GMILink],
-    settings: Mapping[str, Any],
-    options: TrialOptions | None = None,
-) -> tuple[list[float], int]:
-    """Returns the median time of each link in ns, and of how many rounds.
-
-    A time is from the last member's start to the last member's end.
-
-    Args:
-        trial: Class of `executor.gmi.trials`.
-        devices: Device of each member.
-        links: What is measured.
-        settings: Of the class, beside those of every trial.
-        options: How it is run.
-
-    Raises:
-        CapacityError: If memory or shared memory do not suffice.
-        WorkerDiedError, WorkerHungError: If a process fails.
-    """
-    options = options or TrialOptions()
-    gmis = tuple(
-        GMISpec(
-            gmi_id=gmi_id,
-            role="trial",
-            device=device,
-            source=trial.__module__,
-            class_name=trial.__qualname__,
-            settings={**settings, "links": tuple(links), "seconds": options.seconds},
-        )
-        for gmi_id, device in enumerate(devices)
-    )
-    meeting = Collective(
-        name=CONTROL,
-        members=tuple(range(len(gmis))),
-        layout=AllReduceLayout(schedule=direct(len(gmis), 1), num_elements=1, dtype="float64"),
-    )
-    communication = Communication(num_gmis=len(gmis), links=(meeting, *links.values()))
-    team = GMITeam(gmis, communication, 0, options.deadline_s, options.shm_dir)
-    try:
-        ended = team.run(WARM_UP + NUM_ROUNDS, 0)
-    finally:
-        team.end()
-    spans = np.stack([finished.result for finished in ended])
-    return _medians_ns(spans)
-
-
-def _medians_ns(spans: npt.NDArray[np.int64]) -> tuple[list[float], int]:
-    """Medians per link, and their number, of spans [members, rounds, links, 2]."""
-    times = spans[..., 1].max(axis=0) - spans[..., 0].max(axis=0)
-    counted = times[min(WARM_UP, len(times) - 1) :]
-    return [float(np.median(column)) for column in counted.T], len(counted)
+    return CompositionChoice(rows=rows, measured=measured)
 
 
 def _simulator(ns_per_byte: float) -> PlanScore:

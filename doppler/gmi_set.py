@@ -13,8 +13,9 @@ from doppler.core.cluster import Cluster
 from doppler.core.collective import AllReduceSchedule
 from doppler.core.errors import ConfigError, nearest
 from doppler.gmi_batch import BatchChoice, measured_batch
-from doppler.gmi_choice import CompositionChoice, TrialOptions, choose_composition
+from doppler.gmi_choice import CompositionChoice, choose_composition
 from doppler.gmi_description import describe_gmi, describe_link
+from doppler.gmi_trial import TrialOptions
 from doppler.graphs.collectives import direct
 from executor.collectives.kernels import CollectiveKernel
 from executor.collectives.members import check_members

@@ -1,6 +1,7 @@
 """What the operating system grants this process: cores, model, memory."""
 
 import os
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,6 +45,37 @@ def read_host_cpu(root: Path = Path("/")) -> HostCpu:
         memory_bytes=min(total, limit),
         limit_path=path if limit < total else None,
     )
+
+
+def cpu_times() -> tuple[int, int]:
+    """Returns clock ticks that all processes but this one's family used, and the time in ns.
+
+    The family is this process and the children that it has waited for.
+    """
+    with open("/proc/stat", encoding="ascii") as file:
+        fields = [int(value) for value in file.readline().split()[1:]]
+    all_ticks = sum(fields) - fields[3] - fields[4]
+    times = os.times()
+    own = times.user + times.system + times.children_user + times.children_system
+    return all_ticks - round(own * os.sysconf("SC_CLK_TCK")), time.monotonic_ns()
+
+
+def waited_ns() -> int:
+    """Returns for how long this thread has been kept waiting for a core, in ns so far.
+
+    0 where the kernel does not count it.
+    """
+    try:
+        with open("/proc/thread-self/schedstat", "rb", buffering=0) as file:
+            return int(file.read(100).split()[1])
+    except OSError:
+        return 0
+
+
+def foreign_cpu(before: tuple[int, int], after: tuple[int, int]) -> float:
+    """Returns how many cores others kept busy between two readings of `cpu_times`."""
+    wall_s = (after[1] - before[1]) / 1e9
+    return (after[0] - before[0]) / os.sysconf("SC_CLK_TCK") / wall_s
 
 
 def available_bytes(root: Path = Path("/")) -> int:

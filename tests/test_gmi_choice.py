@@ -13,53 +13,92 @@ from doppler.gmi_batch import analytic_batch, cache_bytes, measured_batch
 from doppler.gmi_choice import (
     CompositionChoice,
     CompositionRow,
-    TrialOptions,
     choose_composition,
     compositions,
     simulated_compositions,
 )
+from doppler.gmi_duel import Block, Verdict
+from doppler.gmi_trial import Measured, TrialOptions, block_of
 from doppler.graphs.collectives import direct, ring, tree
+from executor.gmi.trials import Timed
 
 pytestmark = pytest.mark.timeout(120)
 
 
-def choice_of(*times):
-    schedules = [direct(4), ring(4), tree(4)]
-    rows = tuple(
-        CompositionRow(schedule=schedule, simulated_ns=simulated, measured_ns=measured)
-        for schedule, (simulated, measured) in zip(schedules, times, strict=True)
+def measured_of(*medians, chosen=0, num_quiet=6, is_decided=True, foreign_cores=0.0):
+    verdict = Verdict(
+        chosen=chosen,
+        is_decided=is_decided,
+        medians_ns=medians,
+        num_blocks=8,
+        num_quiet=num_quiet,
+        num_calls=60,
     )
-    return CompositionChoice(rows=rows, num_rounds=9)
+    return Measured(verdict=verdict, seconds=0.72, foreign_cores=foreign_cores)
 
 
-@pytest.mark.parametrize(
-    ("times", "name"),
-    [
-        ([(1000, 5000.0), (2000, 4000.0), (3000, None)], "ring"),
-        ([(1000, 4000.0), (2000, 4000.0), (3000, 4000.0)], "direct"),  # equal: best simulated
-        ([(1000, None), (2000, None), (3000, None)], "direct"),
-    ],
-)
-def test_the_fastest_measured_is_chosen_and_the_best_simulated_among_equals(times, name):
-    assert choice_of(*times).schedule.name == name
+def choice_of(measured):
+    rows = tuple(
+        CompositionRow(schedule=schedule, simulated_ns=1000 * (1 + index), measured_ns=ns)
+        for index, (schedule, ns) in enumerate(
+            zip([direct(4), ring(4), tree(4)], [*measured.verdict.medians_ns, None], strict=True)
+        )
+    )
+    return CompositionChoice(rows=rows, measured=measured)
 
 
 def test_the_figures_of_a_choice_can_be_read():
-    text = choice_of((1000, 5000.0), (2000, 4000.0), (3000, None)).describe()
-    assert text.splitlines() == [
-        "ring, of 3, medians of 9 calls",
+    choice = choice_of(measured_of(5000.0, 4000.0, chosen=1, num_quiet=8))
+    assert choice.schedule.name == "ring"
+    assert choice.describe().splitlines() == [
+        "ring, of 3, medians of 60 calls in 8 blocks, 0.7 s",
         "  direct (4 steps): simulated 1, measured 5 us",
         "  ring (20 steps): simulated 2, measured 4 us",
         "  tree (3 steps): simulated 3 us",
     ]
 
 
-def test_times_are_from_the_last_start_to_the_last_end_and_the_first_rounds_do_not_count():
-    spans = np.zeros((2, 5, 1, 2), np.int64)  # members, rounds, links, start and end
-    spans[0, :, 0] = [[0, 900], [0, 900], [10, 30], [10, 40], [10, 80]]
-    spans[1, :, 0] = [[0, 900], [0, 900], [15, 20], [5, 45], [20, 50]]
-    assert gmi_choice._medians_ns(spans) == ([35.0], 3)  # 30 - 15, 45 - 10, 80 - 20
-    assert gmi_choice._medians_ns(spans[:, :1]) == ([900.0], 1)
+def test_what_has_disturbed_a_choice_is_said():
+    disturbed = choice_of(measured_of(5000.0, 4000.0, num_quiet=6, foreign_cores=1.26))
+    assert disturbed.describe().splitlines()[0] == (
+        "direct, of 3, medians of 60 calls in 6 blocks, 0.7 s; disturbed: 2 of 8 blocks, left out; "
+        "other programs kept 1.3 cores busy"
+    )
+    hopeless = choice_of(measured_of(5000.0, 4000.0, num_quiet=0, is_decided=False))
+    assert hopeless.describe().splitlines()[0] == (
+        "direct, of 3, medians of 60 calls in 8 blocks, 0.7 s; disturbed: 8 of 8 blocks, all that "
+        "there is; undecided: the first by simulation that is not proven slower"
+    )
+
+
+def timed(spans, scheduled):
+    return Timed(spans=np.array(spans, np.int64), scheduled=np.array(scheduled, np.int64))
+
+
+def test_times_are_from_the_last_start_to_the_last_end_and_the_first_round_does_not_count():
+    first = timed([[[0, 900]], [[10, 30]], [[10, 40]], [[10, 80]]], [[100, 100, 0]] * 4)
+    other = timed([[[0, 900]], [[15, 20]], [[5, 45]], [[20, 50]]], [[100, 100, 0]] * 4)
+    block = block_of([first, other], num_cores=2)
+    assert block == Block(medians_ns=(35.0,), num_calls=3)  # 30 - 15, 45 - 10, 80 - 20
+    alone = [timed(m.spans[:1], m.scheduled[:1]) for m in (first, other)]
+    assert block_of(alone, num_cores=2).medians_ns == (900.0,)
+
+
+@pytest.mark.parametrize(
+    ("members", "num_cores", "granted"),
+    [
+        ([[100, 100, 0], [100, 100, 0]], 2, 1.0),
+        ([[100, 50, 50], [100, 50, 50]], 2, 0.5),  # two on one core take turns
+        ([[100, 50, 50], [100, 50, 50]], 1, 1.0),  # and there is no other core for them
+        ([[100, 100, 0], [100, 20, 0]], 2, 1.0),  # one sleeps
+        ([[100, 50, 50]] * 4, 2, 1.0),  # four on two cores
+        ([[100, 25, 75]] * 4, 2, 0.5),  # somebody else has the other half
+        ([[100, 0, 0]] * 2, 2, 1.0),  # the kernel does not count
+    ],
+)
+def test_a_block_knows_how_much_of_the_cores_its_members_were_granted(members, num_cores, granted):
+    rounds = [timed([[[0, 100]]], [scheduled]) for scheduled in members]
+    assert block_of(rounds, num_cores=num_cores).granted == granted
 
 
 def test_every_schedule_is_a_candidate_once_over_processors_and_halves():
@@ -99,7 +138,8 @@ def test_one_member_has_nothing_to_choose(monkeypatch):
     monkeypatch.setattr(gmi_choice, "run_trial", None)
     choice = choose_composition(cluster_of(1).devices, 8, "float32")
     assert choice.schedule.num_members == 1
-    assert choice.num_rounds == 0
+    assert choice.measured is None
+    assert choice.describe().splitlines()[0] == "direct, of 1"
 
 
 def test_a_collective_takes_the_composition_that_was_the_fastest_here():
@@ -108,7 +148,8 @@ def test_a_collective_takes_the_composition_that_was_the_fastest_here():
     measured = [row for row in choice.rows if row.measured_ns is not None]
     assert len(measured) == gmi_choice.TOP
     assert measured == list(choice.rows[: gmi_choice.TOP])
-    assert 1 <= choice.num_rounds <= gmi_choice.NUM_ROUNDS
+    assert choice.measured.verdict.num_blocks >= 1
+    assert choice.schedule == choice.rows[choice.measured.verdict.chosen].schedule
     assert min(row.measured_ns for row in measured) > 0
     assert manager.communication.links[0].layout.schedule == choice.schedule
     assert f"    {choice.describe().splitlines()[0]}" in manager.describe()
@@ -119,7 +160,8 @@ def test_a_collective_takes_the_composition_that_was_the_fastest_here():
 def test_measuring_ends_when_its_time_is_up():
     devices = cluster_of(2).devices
     choice = choose_composition(devices, 8, "float64", TrialOptions(seconds=0.0))
-    assert choice.num_rounds == 1
+    assert choice.measured.verdict.num_calls == 1
+    assert choice.measured.verdict.num_blocks == 1
     assert no_process_left()
 
 
@@ -174,9 +216,9 @@ def test_a_channel_takes_the_batch_that_was_the_fastest_here(monkeypatch):
 def test_what_is_moved_per_measurement_is_whole_calls_and_has_a_limit(monkeypatch, num_sent):
     asked = {}
 
-    def run_trial(trial, devices, links, settings, options):
+    def run_trial(trial, devices, links, settings, is_enough, options):
         asked.update(settings)
-        return [1e9] * len(links), 1
+        return measured_of(*[1e9] * len(links))
 
     monkeypatch.setattr(gmi_batch, "run_trial", run_trial)
     devices = cluster_of(2).devices

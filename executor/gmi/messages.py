@@ -43,7 +43,7 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """To a GMI: run; answered by `Finished`."""
+    """To a GMI: run; answered by `Finished`, after which it may be told so again."""
 
     num_episodes: int
     num_steps: int

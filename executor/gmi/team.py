@@ -70,6 +70,7 @@ class GMITeam:
         limit_memory: bool = False,
     ) -> None:
         self.failed: set[int] = set()
+        self._are_ready = False
         self._gmis = gmis
         self._communication = communication
         self._deadline_s = deadline_s
@@ -131,7 +132,7 @@ class GMITeam:
         on_report: Report | None = None,
         on_saved: Keep | None = None,
     ) -> tuple[Finished, ...]:
-        """Runs all and returns how they ended.
+        """Runs all and returns how they ended; may be called again when they have.
 
         Args:
             num_episodes: Handed to every GMI's `run`.
@@ -142,7 +143,9 @@ class GMITeam:
         Raises:
             WorkerDiedError, WorkerHungError, KernelError: Name the GMI.
         """
-        self._collect(Ready, START_S, on_report, on_saved)
+        if not self._are_ready:
+            self._collect(Ready, START_S, on_report, on_saved)
+            self._are_ready = True
         for worker in self._workers:
             with contextlib.suppress(ControlClosedError):
                 worker.control.send(Run(num_episodes, num_steps))

@@ -120,7 +120,7 @@ def _open_end(
 
 
 def main() -> None:
-    """Runs one GMI until its parent says stop or is gone."""
+    """Runs one GMI, as often as its parent says, until it says stop or is gone."""
     serve_process(sys.argv[1], sys.argv[2], _serve)
 
 
@@ -157,10 +157,11 @@ def _serve(control: ControlSocket, shared_fd: int) -> None:
                 if isinstance(end, AllReduce):
                     end.join()
             control.send(Ready())
-            run: Run = control.receive()
-            with spans.span(RUN):
-                result = gmi.run(run.num_episodes, run.num_steps)
-            control.send(Finished(result, spans.array(), spans.num_dropped))
+            while True:  # the end comes from the parent: what it has written is read by others
+                run: Run = control.receive()
+                with spans.span(RUN):
+                    result = gmi.run(run.num_episodes, run.num_steps)
+                control.send(Finished(result, spans.array(), spans.num_dropped))
     except ControlClosedError:
         raise
     except Exception as error:

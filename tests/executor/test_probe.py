@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from doppler.core.layout import per_core_layout
-from executor.host import read_host_cpu
+from executor.host import cpu_times, foreign_cpu, read_host_cpu, waited_ns
 from executor.launch.gpus import host_gpus, read_gpus
 from executor.probe import Finding, ProbeResult, probe, probe_gpus, verify_backends
 from tests.executor.fake_nvml import FakeNvml
@@ -34,6 +34,26 @@ def test_machine_without_limits(tmp_path):
     assert cpu.limit_path is None
     assert cpu.quota_cores is None
     assert cpu.core_ids == tuple(sorted(os.sched_getaffinity(0)))
+
+
+def test_a_thread_knows_how_long_it_was_kept_waiting_for_a_core(monkeypatch, tmp_path):
+    assert 0 <= waited_ns() <= waited_ns()
+    file = tmp_path / "schedstat"
+    file.write_bytes(b"3309161 1200 7\n")
+    opened = {"/proc/thread-self/schedstat": file}
+    monkeypatch.setattr(
+        "builtins.open", lambda path, *a, **k: opened[path].open(*a, **k), raising=True
+    )
+    assert waited_ns() == 1200
+    opened["/proc/thread-self/schedstat"] = tmp_path / "absent"
+    assert waited_ns() == 0
+
+
+def test_cores_of_others_are_ticks_over_time(monkeypatch):
+    monkeypatch.setattr("os.sysconf", lambda name: 100)
+    assert foreign_cpu((1000, 0), (1150, 10**9)) == 1.5
+    first, second = cpu_times(), cpu_times()
+    assert second[1] > first[1]
 
 
 def test_version_2_takes_the_tightest_limit_on_the_way_up(tmp_path):
