@@ -2,8 +2,8 @@
 
 The inverted pendulum on two core groups, environments on one, training on the other, so that
 rollouts run ahead and act on old weights. For every seed the job is trained without weights, with
-truncated ones and with V-trace, one after the other; a run's value is the mean length of its last
-episodes (the pendulum pays 1 per step upright, so it is the return).
+truncated ones and with V-trace, one after the other; a run's value is its steps per ended episode
+in the last iterations (the pendulum pays 1 per step upright), none ended counted as one.
 
 `worst_over_none`: for each kind, the mean over seeds of the ratio of its value to the value without
 weights on the same seed; the lowest. `mean_age` is how many versions old the weights were that
@@ -16,7 +16,6 @@ import json
 import statistics
 from pathlib import Path
 
-import numpy as np
 from support.common import finish
 
 from doppler.config import JOBS
@@ -42,7 +41,7 @@ class Run:
 
     Attributes:
         kind, seed: Of `Importance`; of the job.
-        length: Mean length of the episodes of the last iterations, control steps.
+        length: Steps per ended episode of the last iterations, control steps.
         age: Mean age of the weights that acted, versions.
     """
 
@@ -82,10 +81,10 @@ def train(kind: Importance, seed: int, staleness: int) -> Run:
     plan = dataclasses.replace(spread_plan(problem), placement=placement)
     with JobSession(job, problem, ExecutorOptions()) as session:
         trace = session.run(plan, ITERATIONS)
-        lengths = [r.mean_length for r in session.rewards[-LAST:] if r.mean_length]
-    return Run(
-        kind=kind.value, seed=seed, length=float(np.mean(lengths)), age=mean_age(problem, trace)
-    )
+        last = session.rewards[-LAST:]
+        ends = sum(record.num_episodes for record in last)
+        length = LAST * job.env_steps_per_iteration / max(1, ends)
+    return Run(kind=kind.value, seed=seed, length=length, age=mean_age(problem, trace))
 
 
 def figures_of(runs: list[Run]) -> dict[str, float]:

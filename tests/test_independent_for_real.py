@@ -4,6 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
+from episodes import steps_per_end
 
 from doppler.config import JOBS
 from doppler.core.graph import EdgeMode
@@ -75,10 +76,7 @@ def test_trainers_that_do_not_wait_learn_and_lag_no_more_than_the_staleness(impo
         ages += [span.iteration - 1 - version for version in span.versions]
         assert len(newest) == len(span.versions)
     assert max(ages) <= 2
-    lengths = [
-        np.mean([record.mean_length for record in rewards[i : i + 15] if record.mean_length])
-        for i in range(0, iterations, 15)
-    ]
+    lengths = steps_per_end(rewards, 15)
     assert max(lengths[1:]) > lengths[0]
 
 

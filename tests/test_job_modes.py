@@ -2,8 +2,8 @@
 
 import dataclasses
 
-import numpy as np
 import pytest
+from episodes import steps_per_end
 
 from doppler.config import JOBS
 from doppler.core.errors import ConfigError
@@ -69,10 +69,7 @@ def test_asynchronous_rollouts_read_weights_within_the_staleness_and_the_job_lea
             ages.append(span.iteration - 1 - version)
     assert ages
     assert 0 <= min(ages) <= max(ages) <= 2
-    lengths = [
-        np.mean([record.mean_length for record in rewards[i : i + 15] if record.mean_length])
-        for i in range(0, 60, 15)
-    ]
+    lengths = steps_per_end(rewards, 15)
     assert max(lengths[1:]) > rise * lengths[0]
 
 
