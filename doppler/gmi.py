@@ -16,6 +16,7 @@ from doppler.coordinator.layouts import even_layout
 from doppler.core.cluster import Cluster
 from doppler.core.errors import ConfigError, ExecutionError, WorkerDiedError, WorkerHungError
 from doppler.core.layout import Backend
+from doppler.core.whole import check_whole
 from doppler.gmi_checkpoints import CheckpointStore, files_of, read_history, resume_points
 from doppler.gmi_recovery import (
     OnFailure,
@@ -94,6 +95,7 @@ class GMIManager(GMISet):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_on_failure(self.on_failure)
+        check_whole(self.max_recoveries, 0, "the recoveries of a run", "this set of GMIs")
 
     def run(
         self, num_episodes: int, num_steps: int, on_report: Report | None = None

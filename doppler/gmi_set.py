@@ -4,15 +4,18 @@ Source: GMI-DRL, section 5 and listing 1.
 """
 
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from numbers import Integral
 from pathlib import Path
 from typing import Any, Literal
 
 from doppler.core.cluster import Cluster
 from doppler.core.collective import AllReduceSchedule
-from doppler.core.errors import ConfigError, nearest
+from doppler.core.errors import ConfigError
+from doppler.core.whole import check_whole
 from doppler.gmi_batch import BatchChoice, measured_batch
+from doppler.gmi_checks import check_deadline, chosen, composition, device_of
 from doppler.gmi_choice import CompositionChoice, choose_composition
 from doppler.gmi_description import describe_gmi, describe_link
 from doppler.gmi_trial import TrialOptions
@@ -49,6 +52,10 @@ class GMISet:
             owns; an allocation beyond fails where it is made.
         gmis: GMIs added so far; after a run with `on_failure="drop"` those that are left.
         choices: Link -> what was measured to choose its composition or batch (see `AUTO`).
+
+    Raises:
+        ClusterError: If a device owns cores that this process may not use.
+        ConfigError: If the seed is below 0 or the deadline is no time.
     """
 
     cluster: Cluster
@@ -62,6 +69,8 @@ class GMISet:
 
     def __post_init__(self) -> None:
         check_cores(self.cluster)
+        check_deadline(self.deadline_s)
+        check_whole(self.seed, 0, "seeds", "this set of GMIs")
 
     # -- layout ----------------------------------------------------------------------------------
 
@@ -78,26 +87,23 @@ class GMISet:
         Args:
             gmi_class: The user's class, importable by name or from the script that runs.
             role: What it does; GMIs of one role are a group.
-            device: Name or position; every device has one GMI at most.
+            device: Name, or position from 0; every device has one GMI at most.
             settings: What the class reads as `self.settings`.
             resume: Checkpoint that it goes on from, of this GMI or another.
 
         Raises:
             ConfigError: If the device is unknown or taken, or the class cannot be imported.
         """
-        names = [d.name for d in self.cluster.devices]
-        name = names[device] if isinstance(device, int) and device < len(names) else str(device)
-        if name not in names:
-            raise ConfigError(f"device {name!r} of a GMI is unknown; {nearest(name, names)}")
+        own = device_of(self.cluster, device)
         taken = {spec.device.name: spec for spec in self.gmis}
-        if name in taken:
+        if own.name in taken:
             raise ConfigError(
-                f"a device has one GMI, and {name!r} is that of {taken[name].title} already"
+                f"a device has one GMI, and {own.name!r} is that of {taken[own.name].title} already"
             )
         spec = GMISpec(
             gmi_id=len(self.gmis),
             role=role,
-            device=self.cluster.devices[names.index(name)],
+            device=own,
             source=_source(gmi_class),
             class_name=gmi_class.__qualname__,
             settings=dict(settings or {}),
@@ -133,8 +139,8 @@ class GMISet:
         group: Sequence[int],
         num_elements: int,
         dtype: str = "float32",
-        schedule: AllReduceSchedule | Auto | None = None,
-        kernel: CollectiveKernel = CollectiveKernel.shared_memory,
+        schedule: AllReduceSchedule | str | None = None,
+        kernel: CollectiveKernel | str = CollectiveKernel.shared_memory,
     ) -> None:
         """Adds an all-reduce over a group.
 
@@ -142,42 +148,45 @@ class GMISet:
             name: Its name.
             group: GMI ids.
             num_elements: Length of every member's array.
-            dtype: numpy's name of the type.
-            schedule: A composition of `doppler.graphs.collectives`; None = direct, where chunk c is
-                added by member c and read by all; "auto" = the fastest here (`choices` tells why):
-                all are simulated, and the best measured at once, in processes on the members'
-                devices, for a few seconds. The order of a sum depends on it, and so do the last
-                bits.
+            dtype: numpy's name of the type, one of numbers.
+            schedule: A composition of `doppler.graphs.collectives`, or its name ("ring", "tree",
+                "hybrid(1)"), with the members of one processor as a group; None = direct, where
+                chunk c is added by member c and read by all; "auto" = the fastest here (`choices`
+                tells why): all are simulated, and the best measured at once, in processes on the
+                members' devices, for a few seconds. The order of a sum depends on it, and so do the
+                last bits.
             kernel: What does it: shared memory, gloo, or one of those for arrays on GPUs.
 
         Raises:
-            ConfigError: If the name is taken, the schedule is for another number of members, it
-                is given beside a kernel that has its own, or the kernel does not reach the devices
-                of all members.
+            ConfigError: If the name is taken, length or type are none, the schedule is unknown or
+                for another number of members, it is given beside a kernel that has its own, or the
+                kernel does not reach the devices of all members.
             CapacityError, ExecutionError: If what "auto" measures cannot run.
         """
+        where = f"collective {name!r}"
         members = self._known(group)
-        check_members(kernel, [self.gmis[member].device for member in members], name)
+        devices = [self.gmis[member].device for member in members]
+        kernel = chosen(CollectiveKernel, kernel, f"the kernel of {where}")
+        check_members(kernel, devices, name)
         if schedule is not None and kernel is not CollectiveKernel.shared_memory:
+            given = schedule.name if isinstance(schedule, AllReduceSchedule) else schedule
             raise ConfigError(
-                f"a schedule is for shared memory, and collective {name!r} has "
-                f"{schedule if schedule == AUTO else schedule.name!r} beside kernel "
+                f"a schedule is for shared memory, and {where} has {given!r} beside kernel "
                 f"{kernel.value!r}"
             )
+        layout = AllReduceLayout(
+            schedule=direct(len(members)), num_elements=num_elements, dtype=dtype
+        )
+        link = Collective(name=name, members=members, layout=layout, kernel=kernel)
         if schedule == AUTO:
             self._check_free(name)
-            devices = [self.gmis[member].device for member in members]
             choice = choose_composition(devices, num_elements, dtype, self._trial_options)
             self.choices[name] = choice
             schedule = choice.schedule
-        schedule = schedule or direct(len(group))
-        if schedule.num_members != len(group):
-            raise ConfigError(
-                f"collective {name!r} has {len(group)} members, and schedule {schedule.name!r} is "
-                f"for {schedule.num_members}"
-            )
-        layout = AllReduceLayout(schedule=schedule, num_elements=num_elements, dtype=dtype)
-        self._add(Collective(name=name, members=members, layout=layout, kernel=kernel))
+        if schedule is not None:
+            schedule = composition(schedule, devices, where)
+            link = replace(link, layout=replace(layout, schedule=schedule))
+        self._add(link)
 
     def add_channel(
         self,
@@ -187,7 +196,7 @@ class GMISet:
         packages: Sequence[Package],
         batch: int | Auto,
         num_slots: int = 4,
-        when_full: WhenFull = WhenFull.block,
+        when_full: WhenFull | str = WhenFull.block,
         num_sent: int = 1,
     ) -> None:
         """Adds an experience channel: every producer feeds every consumer.
@@ -207,38 +216,46 @@ class GMISet:
             num_sent: Records per call of `send`, for "auto".
 
         Raises:
-            ConfigError: If the name is taken, or a GMI is on both sides.
+            ConfigError: If the name is taken, a GMI is on both sides, or a count is none.
             CapacityError, ExecutionError: If what "auto" measures cannot run.
         """
-        if both := set(producers) & set(consumers):
+        where = f"channel {name!r}"
+        if isinstance(batch, str) and batch != AUTO:
             raise ConfigError(
-                f"a GMI is on one side of a channel, and GMI {min(both)} is on both of {name!r}"
+                f"a batch is a number of records or {AUTO!r}, and that of {where} is {batch!r}"
             )
-        producers, consumers = self._known(producers), self._known(consumers)
+        groups = group_packages(packages)
+        records = 1 if batch == AUTO else check_whole(batch, 1, "the records of a batch", where)
+        slots = check_whole(num_slots, 2, "the batches of a ring", where)
+        sent = check_whole(num_sent, 1, "the records per call of send", where)
+        link = Channel(
+            name=name,
+            producers=self._known(producers),
+            consumers=self._known(consumers),
+            ring=RingLayout(BatchLayout(groups, records), slots),
+            when_full=chosen(WhenFull, when_full, f"when_full of {where}"),
+        )
         if batch == AUTO:
             self._check_free(name)
-            ends = self.gmis[producers[0]].device, self.gmis[consumers[0]].device
-            choice = measured_batch(*ends, packages, num_slots, num_sent, self._trial_options)
+            ends = self.gmis[link.producers[0]].device, self.gmis[link.consumers[0]].device
+            choice = measured_batch(*ends, packages, slots, sent, self._trial_options)
             self.choices[name] = choice
-            batch = choice.batch
-        layout = BatchLayout(group_packages(packages), batch)
-        self._add(
-            Channel(
-                name=name,
-                producers=producers,
-                consumers=consumers,
-                ring=RingLayout(layout, num_slots),
-                when_full=when_full,
-            )
-        )
+            link = replace(link, ring=RingLayout(BatchLayout(groups, choice.batch), slots))
+        self._add(link)
 
     def add_weights(
         self, name: str, publisher: int, readers: Sequence[int], num_bytes: int
     ) -> None:
         """Adds weights that one GMI publishes and others read, always the newest.
 
+        Args:
+            name: Their name.
+            publisher: Id of the GMI that publishes them.
+            readers: Ids of the others that read them.
+            num_bytes: Bytes of the weights.
+
         Raises:
-            ConfigError: If the name is taken.
+            ConfigError: If the name is taken, there are no bytes, or the publisher reads, too.
         """
         (publisher,) = self._known([publisher])
         self._add(
@@ -255,6 +272,8 @@ class GMISet:
     def describe(self) -> str:
         """Returns layout and communication as text, one line each."""
         lines = [f"layout {self.cluster.name}: {len(self.gmis)} GMIs, seed {self.seed}"]
+        if self.limit_memory:
+            lines[0] += ", private memory limited to the share of each"
         lines += [f"  {describe_gmi(spec)}" for spec in self.gmis]
         used = Cluster(name="GMIs", devices=tuple(spec.device for spec in self.gmis))
         if crowd := oversubscription(used, len(read_host_cpu().core_ids)):
@@ -268,6 +287,8 @@ class GMISet:
         return "\n".join(lines)
 
     def _known(self, ids: Sequence[int]) -> tuple[int, ...]:
+        if not isinstance(ids, Collection) or not all(isinstance(i, Integral) for i in ids):
+            raise ConfigError(f"a group is a list of GMI ids (see `group`), and it is {ids!r}")
         for gmi_id in ids:
             if not 0 <= gmi_id < len(self.gmis):
                 raise ConfigError(f"GMIs are 0 to {len(self.gmis) - 1}, and a link names {gmi_id}")
@@ -290,6 +311,8 @@ class GMISet:
 
 def _source(gmi_class: type[GMI]) -> str:
     """Module by name, or the file of the script that runs."""
+    if not isinstance(gmi_class, type):
+        raise ConfigError(f"a GMI is given by its class, and it is {gmi_class!r}")
     if "<locals>" in gmi_class.__qualname__:
         raise ConfigError(
             f"the class of a GMI stands at the top of its module, and {gmi_class.__qualname__!r} "

@@ -59,7 +59,7 @@ def expected_total(count, steps):
     return [float(sum(range(steps)) * count * (count + 1) // 2)] * 8
 
 
-@pytest.mark.parametrize("schedule", [None, ring(3), tree(3)])
+@pytest.mark.parametrize("schedule", [None, ring(3), tree(3), "hybrid(1)"])
 def test_a_group_gets_the_sum_of_its_members_in_every_composition(schedule):
     manager = summers(3, schedule=schedule)
     reports = []
@@ -170,6 +170,9 @@ def test_layout_and_communication_are_told_before_anything_starts():
     assert "all-reduce gradient: GMIs 0,1, direct, 8 x float64 (0.1 KiB)" in text
     assert "channel experience: GMIs 0 -> 1, 1 packed channels, 16 records (3.8 KiB)" in text
     assert "weights policy: GMI 1 -> 0, 2.0 KiB" in text
+    assert "limited" not in text
+    manager.limit_memory = True
+    assert "2 GMIs, seed 0, private memory limited" in manager.describe()
 
 
 def test_what_does_not_fit_is_refused():

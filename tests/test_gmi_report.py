@@ -24,7 +24,7 @@ def trace_of(*rows_per_gmi, dropped=None):
         GMISpec(gmi_id=i, role="trainer", device=d, source="m", class_name="C")
         for i, d in enumerate(cluster.devices)
     )
-    link = Weights(name="policy", publisher=0, readers=(0,), num_bytes=8)
+    link = Weights(name="policy", publisher=0, readers=(1,), num_bytes=8)
     return GMITrace(
         cluster=cluster,
         gmis=gmis,

@@ -10,13 +10,37 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from doppler.core.errors import ConfigError, ExecutionError
+from doppler.core.whole import check_whole
 
 ALIGNMENT_BYTES = 64
+
+
+def element_type(dtype: str, where: str) -> np.dtype[Any]:
+    """Returns numpy's type of a name, for arrays in shared memory.
+
+    Args:
+        dtype: The name.
+        where: Whose type it is, for the message.
+
+    Raises:
+        ConfigError: If numpy does not know it, or its elements are objects or of no fixed size.
+    """
+    try:
+        found = None if dtype is None else np.dtype(dtype)
+    except (TypeError, ValueError):
+        found = None
+    if found is None or found.hasobject or not found.itemsize:
+        raise ConfigError(
+            f"a type is numpy's name of one with a fixed size and without objects (float32, int64, "
+            f"uint8), and that of {where} is {dtype!r}"
+        )
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,13 +49,27 @@ class Package:
 
     Attributes:
         name: Unique name ("state", "action").
-        dtype: numpy's name of its type.
+        dtype: numpy's name of its type, whose elements have a fixed size and are no objects.
         shape: Shape for one record; () is one number.
+
+    Raises:
+        ConfigError: If type or shape are none.
     """
 
     name: str
     dtype: str
     shape: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        where = f"package {self.name!r}"
+        element_type(self.dtype, where)
+        if not isinstance(self.shape, tuple):
+            raise ConfigError(
+                f"a shape is a tuple of sizes ((60,), or () for one number), and that of {where} "
+                f"is {self.shape!r}"
+            )
+        for size in self.shape:
+            check_whole(size, 1, "the sizes of a shape", where)
 
     @property
     def num_bytes(self) -> int:
@@ -63,8 +101,11 @@ def group_packages(packages: Sequence[Package]) -> tuple[Channel, ...]:
     mean of the joined one is at least the smaller of the two means.
 
     Raises:
-        ConfigError: If there is no package, or two have one name.
+        ConfigError: If there is no package, something else, or two have one name.
     """
+    for package in packages:
+        if not isinstance(package, Package):
+            raise ConfigError(f"a record has packages (`Package`), and it has {package!r}")
     names = [package.name for package in packages]
     if not names or len(set(names)) < len(names):
         raise ConfigError(f"a record has packages with unique names, and it has {names}")

@@ -184,20 +184,32 @@ class GMI:
     def publish_weights(self, values: npt.NDArray[Any], name: str | None = None) -> int:
         """Publishes weights and returns their version, 1 for the first.
 
+        Args:
+            values: Array of any type and shape, of as many bytes as was declared, without gaps.
+            name: Which weights; None = the only ones that this GMI publishes.
+
         Raises:
-            ExecutionError: If this GMI is not the one that publishes them.
+            ExecutionError: If it is none, or this GMI is not the one that publishes them.
         """
         self._context.board.step()
         index, end = self._end(WeightPublisher, name)
         with self._context.spans.span(FIRST_LINK + index):
-            return end.publish(values.view(np.uint8).reshape(-1))
+            return end.publish(values)
 
     def read_weights(self, out: npt.NDArray[Any], name: str | None = None) -> int:
-        """Copies the newest weights and returns their version; 0 leaves `out` as it is."""
+        """Copies the newest weights and returns their version; 0 leaves `out` as it is.
+
+        Args:
+            out: Array of any type and shape, of as many bytes as was declared, without gaps.
+            name: Which weights; None = the only ones that this GMI reads.
+
+        Raises:
+            ExecutionError: If it is none, or this GMI is not one that reads them.
+        """
         self._context.board.step()
         index, end = self._end(WeightReader, name)
         with self._context.spans.span(FIRST_LINK + index):
-            return end.read(out.view(np.uint8).reshape(-1))
+            return end.read(out)
 
     def report(self, **values: Any) -> None:
         """Sends values to the manager's `on_report`."""

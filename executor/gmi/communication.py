@@ -12,15 +12,20 @@ from typing import Any
 import numpy as np
 
 from doppler.core.cluster import Device
+from doppler.core.errors import ConfigError
+from doppler.core.whole import check_whole
 from executor.collectives.kernels import CollectiveKernel
 from executor.collectives.peers import peers_bytes
 from executor.collectives.shared import AllReduceLayout
 from executor.experience.flow import WhenFull
+from executor.experience.packages import element_type
 from executor.experience.ring import RingLayout
 from executor.experience.weights import board_bytes
 
 LINE_BYTES = 64
 LINE_WORDS = LINE_BYTES // 8
+SUMMED_KINDS = "iufc"
+"""numpy's kinds of the types that can be added: integers, floats, complex numbers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,12 +68,31 @@ class Collective:
         layout: Schedule, length and type; other kernels than shared memory have schedules of
             their own.
         kernel: What does it.
+
+    Raises:
+        ConfigError: If there is nothing to add (no elements, or a type that is no number's), or the
+            schedule is for another number of members.
     """
 
     name: str
     members: tuple[int, ...]
     layout: AllReduceLayout
     kernel: CollectiveKernel = CollectiveKernel.shared_memory
+
+    def __post_init__(self) -> None:
+        where = f"collective {self.name!r}"
+        check_whole(self.layout.num_elements, 1, "the elements of an all-reduce", where)
+        if element_type(self.layout.dtype, where).kind not in SUMMED_KINDS:
+            raise ConfigError(
+                f"an all-reduce adds numbers (float32, float64, int64), and the type of {where} is "
+                f"{self.layout.dtype!r}"
+            )
+        schedule = self.layout.schedule
+        if schedule.num_members != len(self.members):
+            raise ConfigError(
+                f"{where} has {len(self.members)} members, and schedule {schedule.name!r} is for "
+                f"{schedule.num_members}"
+            )
 
     @property
     def participants(self) -> tuple[int, ...]:
@@ -92,6 +116,9 @@ class Channel:
         producers, consumers: GMI ids.
         ring: Packages, records per batch, batches per ring.
         when_full: What a producer does when no consumer has room.
+
+    Raises:
+        ConfigError: If a GMI is on both sides.
     """
 
     name: str
@@ -99,6 +126,13 @@ class Channel:
     consumers: tuple[int, ...]
     ring: RingLayout
     when_full: WhenFull
+
+    def __post_init__(self) -> None:
+        if both := set(self.producers) & set(self.consumers):
+            raise ConfigError(
+                f"a GMI is on one side of a channel, and GMI {min(both)} is on both of "
+                f"{self.name!r}"
+            )
 
     @property
     def participants(self) -> tuple[int, ...]:
@@ -130,12 +164,23 @@ class Weights:
         publisher: GMI id.
         readers: GMI ids.
         num_bytes: Bytes of the weights.
+
+    Raises:
+        ConfigError: If there are no bytes, or the publisher is among the readers.
     """
 
     name: str
     publisher: int
     readers: tuple[int, ...]
     num_bytes: int
+
+    def __post_init__(self) -> None:
+        check_whole(self.num_bytes, 1, "the bytes of weights", f"{self.name!r}")
+        if self.publisher in self.readers:
+            raise ConfigError(
+                f"weights are read by other GMIs than the one that publishes them, and GMI "
+                f"{self.publisher} is on both sides of {self.name!r}"
+            )
 
     @property
     def participants(self) -> tuple[int, ...]:

@@ -9,9 +9,9 @@ from toy_job import toy_graph
 
 from doppler.console import View
 from doppler.core.cluster import Cluster, Device
-from doppler.core.collective import AllReduceSchedule
 from doppler.core.errors import CapacityError
 from doppler.gmi import GMI, GMIManager
+from doppler.graphs.collectives import direct
 from doppler.preflight import show_preflight
 from doppler.reporting import core_facts
 from executor.collectives.kernels import CollectiveKernel
@@ -142,10 +142,7 @@ def test_descriptors_are_counted_per_process_too(monkeypatch):
 
 def test_a_gmi_watches_the_members_of_all_its_collectives():
     def all_reduce(name, *members, kernel=CollectiveKernel.shared_memory):
-        schedule = AllReduceSchedule(
-            name="none", num_members=1, num_chunks=1, steps=(), results=((0,),)
-        )
-        layout = AllReduceLayout(schedule=schedule, num_elements=1)
+        layout = AllReduceLayout(schedule=direct(len(members)), num_elements=1)
         return Collective(name=name, members=members, layout=layout, kernel=kernel)
 
     links = (all_reduce("a", 0, 1, 2), all_reduce("b", 2, 3, kernel=CollectiveKernel.gloo))

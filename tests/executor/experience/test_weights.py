@@ -6,7 +6,9 @@ import signal
 import time
 
 import numpy as np
+import pytest
 
+from doppler.core.errors import ExecutionError
 from executor.experience.weights import WeightPublisher, WeightReader, board_bytes
 from tests.executor.collectives.processes import run_forked
 
@@ -22,6 +24,25 @@ def test_versions_and_a_restarted_trainer():
         assert agent.read(out) == value
         assert set(out) == {value}
     assert not hasattr(agent, "publish")
+
+
+def test_weights_of_another_size_or_with_gaps_are_refused():
+    board = WeightPublisher(mmap.mmap(-1, board_bytes(8)), 0, 8)
+    assert board.publish(np.arange(2, dtype=np.float32).reshape(2, 1)) == 1
+    pairs = np.zeros((2, 2), np.float32)
+    odd = [
+        (np.array([7], np.uint8), r"have 8 bytes, and the array has 1: uint8 of shape \(1,\)"),
+        (np.zeros(16, np.uint8), "have 8 bytes, and the array has 16"),
+        (pairs[:, 0], r"without gaps, and they got float32 of shape \(2,\)"),
+        ([0.0], "numpy array .*object of type list"),
+    ]
+    for values, told in odd:
+        for use in (board.publish, board.read):
+            with pytest.raises(ExecutionError, match=told):
+                use(values)
+    out = np.zeros((), np.float64)
+    assert board.read(out) == board.newest == 1
+    assert out.tobytes() == np.arange(2, dtype=np.float32).tobytes()
 
 
 def test_a_read_that_was_overtaken_is_repeated(monkeypatch):
