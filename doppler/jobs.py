@@ -6,6 +6,7 @@ from pathlib import Path
 
 from doppler.config import BASELINES, AnyJobConfig, JobConfig
 from doppler.core.errors import ConfigError, nearest
+from doppler.core.job_mode import JobMode
 from doppler.core.problem import Objective
 from doppler.graphs.drl_job import DRLJobShape, build_drl_job
 from doppler.graphs.job_rows import OpSize
@@ -15,6 +16,7 @@ from doppler.tensor_config import TensorJobConfig
 from doppler.tensor_jobs import build_tensor_job
 from executor.drl.config import PPOJobConfig
 from executor.drl.custom import custom_job_config, load_settings
+from executor.drl.importance import Importance
 from executor.drl.job import PPOJob
 from executor.job_spec import JobSpec
 
@@ -138,14 +140,37 @@ def build_job(settings: JobConfig, seed: int) -> RLJob:
             ("horizon", f"{config.horizon} steps, {config.chunk} per rollout op"),
             ("steps per iteration", str(config.rows)),
             ("policy", "-".join(map(str, config.hidden))),
-            ("PPO", f"{config.epochs} epochs of {config.minibatches} minibatches"),
-            ("trainers", f"{config.num_trainers} parts, {config.num_segments} segments"),
-            ("all-reduce", config.all_reduce),
+            *_training_facts(config),
             ("form", "fused" if config.fused else "unrolled"),
             ("ops", str(graph.num_ops)),
         ),
         margins=margins_of(graph, config.mode),
     )
+
+
+def _training_facts(config: PPOJobConfig) -> tuple[tuple[str, str], ...]:
+    """How the parts of a job wait for each other, and what is trained how."""
+    facts = [("mode", config.mode.value)]
+    if config.mode is JobMode.serving:
+        return (*facts, ("training", "none, the policy is fixed"))
+    if config.mode is JobMode.asynchronous:
+        bounds = {
+            Importance.none: "",
+            Importance.truncated: f", rho_bar {config.rho_bar:g}",
+            Importance.vtrace: f", rho_bar {config.rho_bar:g}, c_bar {config.c_bar:g}",
+        }
+        facts += [
+            ("staleness", f"at most {config.staleness}"),
+            ("importance", config.importance.value + bounds[config.importance]),
+        ]
+    facts.append(("PPO", f"{config.epochs} epochs of {config.minibatches} minibatches"))
+    segments = f"{config.num_segments} segments"
+    if config.independent_trainers:
+        trainers = f"{config.num_trainers} independent of each other, {segments}"
+        return (*facts, ("trainers", trainers), ("all-reduce", "none, trainers are independent"))
+    groups = f" in {config.trainer_groups} groups" if config.trainer_groups > 1 else ""
+    trainers = f"{config.num_trainers} parts{groups}, {segments}"
+    return (*facts, ("trainers", trainers), ("all-reduce", config.all_reduce))
 
 
 def resolve_any_job(settings: AnyJobConfig, overridden: Collection[str]) -> AnyJobConfig:

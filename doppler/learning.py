@@ -73,6 +73,7 @@ def learn(config: LearnConfig, command: Sequence[str], folder_of: FolderOf, view
         f"{len(job.graph.groups)} groups; {job.size}; "
         f"cluster {problem.cluster.name}: {problem.cluster.num_devices} devices"
     )
+    view.line(job.text)
     show_preflight(problem, config.executor.shm_dir, view)
     run = LearnRun(
         config=config,

@@ -30,3 +30,8 @@ class RealJob:
     size: str
     facts: tuple[tuple[str, str], ...]
     margins: Margins = NO_MARGINS
+
+    @property
+    def text(self) -> str:
+        """Name and facts in one sentence: what runs."""
+        return f"{self.name}: " + "; ".join(f"{name} {value}" for name, value in self.facts)

@@ -102,6 +102,7 @@ def run_plan(config: RunConfig, command: Sequence[str], view: View) -> Path:
     save(job.graph, folder / GRAPH_FILE)
     if calibration is not None:
         shutil.copyfile(source / COSTS_FILE, folder / COSTS_FILE)
+    view.line(job.text)
     runner = _Runner(config, job, table, folder, view)
     runner.run(_Situation(problem=problem, plan=plan), checkpoint)
     view.line(_report(job, runner.history, calibration, folder, config, command))
@@ -205,7 +206,10 @@ class _Runner:
         self._left = ()  # a worker that dies while it starts leaves nothing to go on with
         save(situation.problem.cluster, self._folder / CLUSTER_FILE)
         save(situation.plan, self._folder / PLAN_FILE, situation.problem)
-        show_preflight(situation.problem, self._options.shm_dir, self._view)
+        options = self._options
+        show_preflight(
+            situation.problem, options.shm_dir, self._view, limit_memory=options.limit_memory
+        )
         with JobSession(self._job, situation.problem, self._options) as session:
             executor = session.executor
             if checkpoint is not None:

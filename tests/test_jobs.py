@@ -1,13 +1,17 @@
 """From settings to jobs: presets, gymnasium ids, classes of the user's own."""
 
+import dataclasses
+
 import pytest
 
 from doppler.compose import compose_config, overridden_keys
 from doppler.config import JOBS, LearnConfig, RunConfig
 from doppler.core.errors import ConfigError
+from doppler.core.job_mode import JobMode
 from doppler.jobs import build_job, ppo_config, resolve_job
 from doppler.results import write_settings
 from doppler.running import _resolved
+from executor.drl.importance import Importance
 from executor.drl.presets import PRESETS
 
 CUSTOM = '''
@@ -22,6 +26,54 @@ class MyJob:
 @pytest.mark.parametrize("name", sorted(PRESETS))
 def test_every_preset_is_a_job_with_the_same_settings(name):
     assert ppo_config(JOBS[name], seed=0) == PRESETS[name]
+
+
+DIRECT = {"trainers": "4 parts, 2 segments", "all-reduce": "direct"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({}, {"mode": "synchronous", **DIRECT}),
+        (
+            {"all_reduce": "hybrid(1)", "trainer_groups": 2},
+            {"trainers": "4 parts in 2 groups, 2 segments", "all-reduce": "hybrid(1)"},
+        ),
+        (
+            {"mode": JobMode.asynchronous, "staleness": 2},
+            {"mode": "asynchronous", "staleness": "at most 2", "importance": "none", **DIRECT},
+        ),
+        (
+            {
+                "mode": JobMode.asynchronous,
+                "staleness": 1,
+                "importance": Importance.vtrace,
+                "rho_bar": 2.0,
+                "num_trainers": 2,
+                "independent_trainers": True,
+            },
+            {
+                "mode": "asynchronous",
+                "staleness": "at most 1",
+                "importance": "vtrace, rho_bar 2, c_bar 1",
+                "trainers": "2 independent of each other, 2 segments",
+                "all-reduce": "none, trainers are independent",
+            },
+        ),
+        (
+            {"mode": JobMode.serving},
+            {"mode": "serving", "training": "none, the policy is fixed"},
+        ),
+    ],
+)
+def test_the_facts_say_what_runs(changes, told):
+    job = build_job(dataclasses.replace(JOBS["ppo_ant"], **changes), seed=0)
+    facts = dict(job.facts)
+    assert facts | told == facts
+    of_some = {"mode", "staleness", "importance", "PPO", "trainers", "all-reduce", "training"}
+    expected = set(told) | ({"mode", "PPO"} if facts["mode"] != "serving" else set())
+    assert of_some & set(facts) == expected
+    assert all(f"{name} {value}" in job.text for name, value in told.items())
 
 
 @pytest.mark.parametrize("name", sorted(PRESETS))

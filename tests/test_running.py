@@ -92,9 +92,8 @@ def config_of(stored, tmp_path, **changes):
     )
 
 
-def run(config, command=COMMAND):
-    view = View(Console(file=io.StringIO(), width=200))
-    return run_plan(config, command, view)
+def run(config, command=COMMAND, said=None):
+    return run_plan(config, command, View(Console(file=said or io.StringIO(), width=200)))
 
 
 def rewards(folder):
@@ -108,7 +107,10 @@ def no_worker_left():
 
 def test_resuming_a_run_gives_what_one_long_run_gives(stored, tmp_path):
     whole = run(config_of(stored, tmp_path, iterations=8))
-    first = run(config_of(stored, tmp_path, iterations=5))
+    said = io.StringIO()
+    first = run(config_of(stored, tmp_path, iterations=5, limit_memory=True), said=said)
+    assert "ppo_pendulum: environment pendulum; " in said.getvalue()
+    assert "the most that it may take" in said.getvalue()
     second = run(config_of(stored, tmp_path, iterations=3, resume=str(first)))
     assert rewards(first) + rewards(second) == rewards(whole)
     a, b = load_checkpoint(whole), load_checkpoint(second)

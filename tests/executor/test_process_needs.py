@@ -1,5 +1,6 @@
 """What each process of a run needs, numbers by hand; and when a cluster is oversubscribed."""
 
+import io
 import os
 
 import pytest
@@ -150,13 +151,22 @@ def test_a_gmi_watches_the_members_of_all_its_collectives():
     assert Communication(num_gmis=4, links=()).num_watched == 0
 
 
+def preflight_text(problem, **settings):
+    console = Console(width=200, record=True, file=io.StringIO())
+    show_preflight(problem, "/dev/shm", View(console), **settings)
+    return console.export_text()
+
+
+def test_the_preflight_says_which_memory_is_limited():
+    problem = problem_of(toy_graph(), num_devices=2)
+    assert "may take" not in preflight_text(problem)
+    text = preflight_text(problem, limit_memory=True)
+    assert text.count("of cpu's memory, the most that it may take") == 2
+
+
 def test_the_preflight_is_printed_process_by_process():
     num_cores = len(os.sched_getaffinity(0))
-    problem = problem_of(toy_graph(), num_devices=num_cores + 1)
-    console = Console(width=200, record=True, file=open(os.devnull, "w"))  # noqa: SIM115
-    show_preflight(problem, "/dev/shm", View(console))
-    text = console.export_text()
-    console.file.close()
+    text = preflight_text(problem_of(toy_graph(), num_devices=num_cores + 1))
     for index in range(num_cores + 1):
         assert f"process of 'core{index}': 1 core(s) (bound to" in text
     assert f"OVERSUBSCRIBED a run in {num_cores + 1} processes needs {num_cores + 1} cores" in text
