@@ -19,6 +19,7 @@ from doppler.planners import heft
 from doppler.planners.bounds import lower_bounds
 
 BEST_KNOWN = Path(__file__).parent.parent / "experiments" / "best_known"
+DOCS = Path(__file__).parent.parent / "docs"
 
 
 def task_of(num_ops, num_devices, ccr=1.0):
@@ -208,3 +209,16 @@ def test_an_experiment_of_bounds_has_no_runs(tmp_path, monkeypatch):
     assert f"bound {load_best(tmp_path, task).solver_bound.bound_ns / 1e6:.3f} ms" in words
     with pytest.raises(ConfigError, match="bound_seconds"):
         experiment_run.ExperimentSettings(bound_seconds=-1.0)
+
+
+def test_the_pages_have_the_best_known_values():
+    names = ["chainmm", "ffnn", "llama_block", "llama_layer", "llama_block_8", "llama_layer_8"]
+    known = {
+        name: f"{json.loads((BEST_KNOWN / f'{name}.json').read_text())['value_ns'] / 1e6:.3f}"
+        for name in names
+    }
+    table = (DOCS / "doppler_table.md").read_text("utf-8").splitlines()
+    (row,) = (line for line in table if line.startswith("| best known"))
+    assert [cell.split()[0] for cell in row.strip("| ").split(" | ")[1:]] == list(known.values())
+    ablation = (DOCS / "ablation.md").read_text("utf-8")
+    assert f"best known plan takes {known['llama_block']} ms" in ablation

@@ -74,6 +74,18 @@ def kind_counts(graph):
     return rest, formations, conversions, selections
 
 
+@pytest.mark.parametrize("name", ["chainmm", "ffnn", "llama_block", "moe", "layered", "ppo_ant"])
+def test_the_page_names_every_setting_of_a_workload(name):
+    (row,) = (
+        line
+        for line in PAGE.splitlines()
+        if line.startswith(f"| `{name}`") and line.count("|") == 4
+    )
+    named = set(re.findall(r"`(\w+)`", row.split("|")[3]))
+    settings = {item.name for item in fields(WORKLOADS[name])}
+    assert {word for word in settings if word != "name" and not word.endswith("output")} <= named
+
+
 def test_the_page_compares_the_llama_graphs_with_the_papers():
     table = {row[0]: row[1:] for row in ROWS if len(row) == 5}
     names = ("llama_block", "llama_layer", "llama_block_8", "llama_layer_8")
