@@ -16,7 +16,7 @@ from doppler.core.errors import ConfigError, DeadlockError, PlanError
 from doppler.core.plan import Plan, check_plan
 from doppler.core.problem import Objective, Problem
 from doppler.core.trace import MIN_PERIOD_ITERATIONS
-from simulator.engine.jit import COUNT_BYTES, FIND_PERIOD, GIVE_PERIOD, IDLE, WRITE_LOG
+from simulator.engine.jit import COUNT_BYTES, FIND_PERIOD, GIVE_PERIOD, IDLE, WHERE_TIGHT, WRITE_LOG
 from simulator.engine.lanes import Engine, Holds, Kernel, Lane
 from simulator.engine.limits import int64_array
 from simulator.engine.tables import Int64
@@ -24,6 +24,7 @@ from simulator.runtime import SimPyRuntime
 
 DEFAULT_PERIOD_ITERATIONS = 40
 CHUNKS_PER_THREAD = 4
+NUM_MARKS = 24  # states that a search keeps of the run it walks from
 LARGEST_PENALTY = 1 << 42  # ns per MiB: more than an hour
 
 
@@ -206,6 +207,7 @@ class CompiledScorer:
                 memory=bool(mode & COUNT_BYTES),
                 recurrence=bool(mode & FIND_PERIOD),
                 traced=bool(mode & WRITE_LOG),
+                marks=NUM_MARKS if mode & WRITE_LOG else 0,
             )
         return self._searched.kernel(mode, self._penalty, stops_early=not self._mode)
 
@@ -310,7 +312,7 @@ class CompiledScorer:
     def _memory_mode(self, iterations: int) -> int:
         """Bytes are counted only where some plan could overflow some device."""
         smallest = int(self._engine.tables.memory_limit.min())
-        return COUNT_BYTES if self._engine.most_bytes(iterations) > smallest else 0
+        return COUNT_BYTES | WHERE_TIGHT if self._engine.most_bytes(iterations) > smallest else 0
 
     def _spread(
         self, run: Callable[[int, int, Lane], None], count: int, key: tuple[int, int, bool, bool]

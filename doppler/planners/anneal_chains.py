@@ -45,8 +45,7 @@ class Walk:
         self.devices_CU = np.stack([row[1] for row in starts]).astype(np.int64)
         self.keys_CV = np.stack([spread_keys(row[2]) for row in starts]).astype(np.int64)
         num_ops = self.keys_CV.shape[1]
-        self._paths_CN3 = np.zeros((len(starts), room(num_ops), 3), dtype=np.int64)
-        self._counts_C = np.zeros(len(starts), dtype=np.int64)
+        self._moves_N3 = np.zeros((room(num_ops), 3), dtype=np.int64)
         self._states_C = rng.integers(1, 2**63 - 1, size=len(starts), dtype=np.uint64)
 
     def run(self, steps: int, hot: float, cold: float) -> None:
@@ -71,8 +70,7 @@ class Walk:
             self.values_C,
             self.devices_CU,
             self.keys_CV,
-            self._paths_CN3,
-            self._counts_C,
+            self._moves_N3,
             hot,
             cold,
             first,

@@ -51,6 +51,15 @@ def find_path(
         devices_U: Device of each unit in that run.
         moves_N3: Filled.
     """
+    num_ops = t.unit_V.size
+    ends_H, releases_H = new_table(num_ops), new_table(num_transfers)
+    for other in range(num_ops):
+        if tab.runs[other]:
+            put(ends_H, log.op_end[0, other], other)
+    rows_TD = np.empty(tab.tensor_op.size * tab.num_devices, np.int64)
+    for row in range(num_transfers):
+        put(releases_H, log.transfers[row, 6], row)
+        rows_TD[log.transfers[row, 0] * tab.num_devices + log.transfers[row, 3]] = row
     op, count, last = -1, 0, -1
     for other in range(t.unit_V.size):
         if t.unit_V[other] >= 0 and tab.runs[other] and log.op_end[0, other] > last:
@@ -64,21 +73,19 @@ def find_path(
         now, ready = log.op_start[0, op] - tab.dispatch_ns[device], log.op_ready[0, op]
         before = -1
         if ready < now:
-            before = _before_on_stream(tab, log, t, devices_U, op, device, now)
+            before = _before_on_stream(log, t, devices_U, op, device, now, ends_H)
         if before >= 0:
             # It was dispatched while this op was ready: their order is a choice.
             if log.op_start[0, before] - tab.dispatch_ns[device] >= ready:
                 count = _add(moves_N3, count, EXCHANGE_KEYS, op, before)
             op = before
             continue
-        op, row = _last_input(tab, log, num_transfers, t, devices_U, op, ready)
+        op, row = _last_input(tab, log, num_transfers, t, devices_U, op, ready, rows_TD)
         if row >= 0:
             count = _add(moves_N3, count, THERE, unit, log.transfers[row, 2])
             if t.unit_V[op] >= 0:
                 count = _add(moves_N3, count, THERE, t.unit_V[op], device)
-            row, count = _before_on_wire(
-                tab, log, num_transfers, t, devices_U, row, moves_N3, count
-            )
+            row, count = _before_on_wire(tab, log, releases_H, t, devices_U, row, moves_N3, count)
             op = tab.tensor_op[log.transfers[row, 0]]
     return count
 
@@ -141,21 +148,56 @@ def _add(moves_N3: Ints, count: int, kind: int, subject: int, target: int) -> in
 
 
 @jit
+def new_table(count: int) -> Ints:
+    """Returns an empty hash table with room for so many rows."""
+    size = 4
+    while size < 2 * count:
+        size *= 2
+    return np.full(size, -1)
+
+
+@jit
+def place_of(table_H: Ints, key: int) -> int:
+    """Where the rows of a key begin (multiplicative hashing, open addresses)."""
+    mixed = (np.uint64(key) * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(32)
+    return int(np.int64(mixed) & (table_H.size - 1))
+
+
+@jit
+def put(table_H: Ints, key: int, row: int) -> None:
+    """Adds a row under its key; rows of one key are found in the order in which they came."""
+    at = place_of(table_H, key)
+    while table_H[at] >= 0:
+        at = (at + 1) & (table_H.size - 1)
+    table_H[at] = row
+
+
+@jit
 def _before_on_stream(
-    tab: Any, log: Any, t: MoveTables, devices_U: Ints, op: int, device: int, now: int
+    log: Any, t: MoveTables, devices_U: Ints, op: int, device: int, now: int, ends_H: Ints
 ) -> int:
     """The op whose end let `op` begin at `now` on its device, or -1."""
-    for other in range(t.unit_V.size):
-        if log.op_end[0, other] == now and other != op and tab.runs[other]:
+    at = place_of(ends_H, now)
+    while ends_H[at] >= 0:
+        other = ends_H[at]
+        if log.op_end[0, other] == now and other != op:
             unit = t.unit_V[other]
             if unit >= 0 and devices_U[unit] == device:
-                return other
+                return int(other)
+        at = (at + 1) & (ends_H.size - 1)
     return -1
 
 
 @jit
 def _last_input(
-    tab: Any, log: Any, num_transfers: int, t: MoveTables, devices_U: Ints, op: int, ready: int
+    tab: Any,
+    log: Any,
+    num_transfers: int,
+    t: MoveTables,
+    devices_U: Ints,
+    op: int,
+    ready: int,
+    rows_TD: Ints,
 ) -> tuple[int, int]:
     """(Producer of the input that came when the op got ready, row of its transfer or -1)."""
     device = devices_U[t.unit_V[op]]
@@ -167,11 +209,11 @@ def _last_input(
             if log.op_end[0, producer] == ready:
                 return producer, -1
             continue
-        for row in range(num_transfers):
-            if log.transfers[row, 0] == tensor and log.transfers[row, 3] == device:
-                if log.transfers[row, 7] == ready:
-                    return producer, row
-                break
+        row = rows_TD[tensor * tab.num_devices + device]
+        if 0 <= row < num_transfers:  # else nothing was sent, and nothing written there
+            sent = log.transfers[row, 0] == tensor and log.transfers[row, 3] == device
+            if sent and log.transfers[row, 7] == ready:
+                return producer, row
     return -1, -1
 
 
@@ -179,7 +221,7 @@ def _last_input(
 def _before_on_wire(
     tab: Any,
     log: Any,
-    num_transfers: int,
+    releases_H: Ints,
     t: MoveTables,
     devices_U: Ints,
     row: int,
@@ -192,11 +234,14 @@ def _before_on_wire(
         if start <= log.transfers[row, 4]:
             break
         src, dst, found = log.transfers[row, 2], log.transfers[row, 3], -1
-        for other in range(num_transfers):
+        at = place_of(releases_H, start)
+        while releases_H[at] >= 0:
+            other = releases_H[at]
             if log.transfers[other, 6] == start and other != row:
                 found = other
                 if log.transfers[other, 2] == src or log.transfers[other, 3] == dst:
                     break
+            at = (at + 1) & (releases_H.size - 1)
         if found < 0:
             break
         row, src, dst = found, log.transfers[found, 2], log.transfers[found, 3]

@@ -15,6 +15,7 @@ from simulator.engine.jit import (
     FIRST_START,
     FRONTIER,
     GIVE_PERIOD,
+    IDLE,
     INFEASIBLE,
     ITERATIONS,
     LAST_END,
@@ -31,8 +32,10 @@ from simulator.engine.jit import (
     STARTED,
     TOUCHED,
     TRACED,
+    WHERE_TIGHT,
     WRITE_LOG,
     entry,
+    inlined,
     jit,
 )
 from simulator.engine.ready_sets import push_ready
@@ -40,6 +43,7 @@ from simulator.engine.recurrence import state_recurs
 from simulator.engine.reset import illegal_op, load_durations, load_plan, reset
 from simulator.engine.rounds import complete, dispatch, fix_durations
 from simulator.engine.tables import Int64, Tables
+from simulator.engine.tails import fill_tails, may_overflow
 from simulator.engine.transfers import start_transfers
 from simulator.engine.workspace import Log, Workspace
 
@@ -71,31 +75,54 @@ def advance_frontier(ws: Workspace) -> int:
 @jit
 def simulate(tab: Tables, ws: Workspace, log: Log, iterations: int, bound: int) -> int:
     """Runs the plan that lies in the workspace; returns how it ended."""
-    memory = ws.scalars[MEMORY]
+    if bound != IDLE:
+        fill_tails(tab, ws)
     reset(tab, ws, iterations)
+    push_first(tab, ws, log)
+    while True:
+        code = begin_round(tab, ws, log, bound)
+        if code < 0:
+            code = end_round(tab, ws, log)
+        if code >= 0:
+            return code
+
+
+@jit
+def push_first(tab: Tables, ws: Workspace, log: Log) -> None:
+    """What needs nothing is ready at 0."""
     for op in range(tab.num_ops):
         if tab.runs[op] and ws.missing[0, op] == 0:
             push_ready(ws, log, op, 0)
-    while True:
-        dispatch(tab, ws, log)
-        if ws.scalars[STARTED] > 0:
-            least = fix_durations(tab, ws, log, bound)
-            if least >= 0:
-                ws.scalars[LAST_END] = least + ws.scalars[FIRST_START]
-                return ABOVE_BOUND
-        if ws.scalars[TOUCHED] > 0:
-            start_transfers(tab, ws)
-        if memory and not measure_memory(tab, ws) and not ws.scalars[MAY_OVERFLOW]:
-            return NO_MEMORY
-        if advance_frontier(ws) > 0 and ws.scalars[LIMITED] == 0 and state_recurs(tab, ws):
-            return DONE
-        if ws.scalars[REMAINING] == 0 and not memory:
-            return DONE
-        code = complete(tab, ws, log)
-        if code == DONE:
-            return DONE if ws.scalars[REMAINING] == 0 else BLOCKED
-        if code > 0:
-            return code
+
+
+@inlined
+def begin_round(tab: Tables, ws: Workspace, log: Log, bound: int) -> int:
+    """Phases (b) and (c): starts what can start now; returns how the run ended, or -1."""
+    memory = ws.scalars[MEMORY]
+    dispatch(tab, ws, log)
+    if ws.scalars[STARTED] > 0:
+        least = fix_durations(tab, ws, log, bound)
+        if least >= 0:
+            ws.scalars[LAST_END] = least + ws.scalars[FIRST_START]
+            return ABOVE_BOUND
+    if ws.scalars[TOUCHED] > 0:
+        start_transfers(tab, ws)
+    if memory and not measure_memory(tab, ws) and not ws.scalars[MAY_OVERFLOW]:
+        return NO_MEMORY
+    if advance_frontier(ws) > 0 and ws.scalars[LIMITED] == 0 and state_recurs(tab, ws):
+        return DONE
+    if ws.scalars[REMAINING] == 0 and not memory:
+        return DONE
+    return -1
+
+
+@inlined
+def end_round(tab: Tables, ws: Workspace, log: Log) -> int:
+    """Phase (a) at the next time; returns how the run ended, or -1."""
+    code = complete(tab, ws, log)
+    if code == DONE and ws.scalars[REMAINING] > 0:
+        return BLOCKED
+    return code
 
 
 @jit
@@ -150,7 +177,8 @@ def run_plans(
         durations: int64[B, N, V] in place of the costs, or [B, 1, V] for every iteration, or empty.
         bounds: int64[B]; a run stops when its makespan must exceed its bound (one iteration).
         iterations: Iterations to run.
-        mode: Sum of COUNT_BYTES, WRITE_LOG, FIND_PERIOD, GIVE_PERIOD.
+        mode: Sum of COUNT_BYTES, WRITE_LOG, FIND_PERIOD, GIVE_PERIOD; WHERE_TIGHT beside
+            COUNT_BYTES counts them only for plans that could overflow a device.
         penalty: Nanoseconds per MiB above the memory limits, or NO_PENALTY where such plans are
             infeasible.
         out: int64[B]: makespan or period, INFEASIBLE, BLOCKED_PLAN, or -1 - op for an op on an
@@ -168,6 +196,8 @@ def run_plans(
         if bad >= 0:
             out[row] = -1 - bad
             continue
+        if mode & WHERE_TIGHT:
+            ws.scalars[MEMORY] = COUNT_BYTES if may_overflow(tab, ws, iterations) else 0
         if durations.size:
             load_durations(tab, ws, durations, iterations, row)
         ws.scalars[CODE] = simulate(tab, ws, log, iterations, bounds[row])
@@ -177,5 +207,5 @@ def run_plans(
         elif ws.scalars[CODE] == DONE or ws.scalars[CODE] == ABOVE_BOUND:
             # Where no op runs there is no first start.
             out[row] = ws.scalars[LAST_END] - min(ws.scalars[FIRST_START], ws.scalars[LAST_END])
-        if ws.scalars[CODE] == DONE and mode & COUNT_BYTES and penalty != NO_PENALTY:
+        if ws.scalars[CODE] == DONE and ws.scalars[MEMORY] and penalty != NO_PENALTY:
             out[row] += overflow_penalty(tab, ws, penalty)

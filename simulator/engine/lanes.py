@@ -102,6 +102,8 @@ class Kernel(NamedTuple):
 
     Attributes:
         tables, workspace, log: Packed records.
+        base: A second log: that of the run whose states are saved.
+        marks: How many of its states are saved; 0 = none.
         iterations, mode, penalty: As `run_plans` takes them.
         stops_early: True if a run above its bound may be stopped.
     """
@@ -109,6 +111,8 @@ class Kernel(NamedTuple):
     tables: Any
     workspace: Any
     log: Any
+    base: Any
+    marks: int
     iterations: int
     mode: int
     penalty: int
@@ -128,18 +132,22 @@ class Lane:
         recurrence: bool = False,
         noise: bool = False,
         traced: bool = False,
+        marks: int = 0,
     ) -> None:
         tables = engine.tables
         engine.check_run(iterations)
         self.workspace: Workspace = make_workspace(
-            tables, iterations, num_holds, memory, recurrence, noise
+            tables, iterations, num_holds, memory, recurrence, noise, marks
         )
         self.log: Log = make_log(tables, iterations if traced else 0)
         # Compiled code sees a packed record as the named tuple that it was made of.
         self._tables: Any = engine._packed
         self._workspace: Any = Packed(self.workspace)
         self._log: Any = Packed(self.log)
+        self.base: Log = make_log(tables, iterations if marks else 0)
+        self._base: Any = Packed(self.base)
         self._iterations = iterations
+        self._marks = marks
 
     def kernel(self, mode: int, penalty_ns_per_mib: int | None, *, stops_early: bool) -> Kernel:
         """Returns what compiled code needs to run plans in this lane."""
@@ -148,6 +156,8 @@ class Lane:
             self._tables,
             self._workspace,
             self._log,
+            self._base,
+            self._marks,
             self._iterations,
             mode,
             penalty,

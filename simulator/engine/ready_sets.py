@@ -61,7 +61,7 @@ def mark_dirty(ws: Workspace, device: int) -> None:
 
 
 @jit
-def push_ready(ws: Workspace, log: Log, op: int, iteration: int) -> None:
+def add_ready(ws: Workspace, op: int, iteration: int) -> None:
     """Sets the op's bit in the ready set of its device and iteration."""
     device, position = ws.place[op], ws.position[op]
     word = position >> 6
@@ -70,7 +70,13 @@ def push_ready(ws: Workspace, log: Log, op: int, iteration: int) -> None:
     ws.ready_count[iteration, device] += 1
     ws.first_iteration[device] = min(ws.first_iteration[device], iteration)
     ws.num_ready[device] += 1
-    mark_dirty(ws, device)
+
+
+@jit
+def push_ready(ws: Workspace, log: Log, op: int, iteration: int) -> None:
+    """Makes an op ready."""
+    add_ready(ws, op, iteration)
+    mark_dirty(ws, ws.place[op])
     if ws.scalars[TRACED]:
         log.op_ready[iteration, op] = ws.scalars[NOW]
 

@@ -194,7 +194,7 @@ def fix_durations(tab: Tables, ws: Workspace, log: Log, bound: int) -> int:
             log.op_end[iteration, op] = end
             log.op_stream[iteration, op] = stream - tab.stream_start[device]
         if bound != IDLE:
-            least: int = end + tab.tail_ns[op] - ws.scalars[FIRST_START]
+            least: int = end + ws.tail_ns[op] - ws.scalars[FIRST_START]
             if least > bound:
                 return least
     ws.scalars[STARTED] = 0

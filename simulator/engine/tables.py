@@ -74,7 +74,7 @@ class Tables(NamedTuple):
     occupancy_ns: Int64  # [T, R]
     op_ns: Int64  # [V, D]
     slowdown: Int64  # [V]
-    tail_ns: Int64  # [V] compute-only lower bound from the op's end to the end of the pass
+    backwards: Int64  # [V] ops, consumers of one pass before their producers
     group_leader: Int64  # [G]
     group_state: Int64  # [G]
     resident_ptr: Int64  # tensors of inputs that are resident everywhere ...
@@ -157,7 +157,7 @@ def build_tables(problem: Problem, costs: Costs) -> Tables:
         ),
         op_ns=np.array(costs.op_ns, np.int64),
         slowdown=np.array(costs.slowdown_permille, np.int64),
-        tail_ns=_tails(problem, costs, runs),
+        backwards=np.array(graph.topological_order[::-1], np.int64),
         group_leader=np.array([graph.group_members[g.name][0] for g in groups], np.int64),
         group_state=np.array([g.state_bytes for g in groups], np.int64),
         resident_ptr=np.array([0, *np.cumsum([len(dsts) for _, dsts in residents])], np.int64),
@@ -208,29 +208,6 @@ def _residents(graph: DataflowGraph, everywhere: bool) -> list[tuple[int, list[i
         if everywhere and graph.ops[edge.src].is_input:
             readers.setdefault((edge.src, edge.output), []).append(edge.dst)
     return [(graph.ops[src].outputs[output], dsts) for (src, output), dsts in readers.items()]
-
-
-def _tails(problem: Problem, costs: Costs, runs: Sequence[bool]) -> Int64:
-    """Longest chain of successors in one pass, each on its cheapest allowed device."""
-    graph = problem.graph
-    cheapest = [
-        min(
-            (
-                costs.dispatch_ns[device] + costs.op_ns[op][device]
-                for device in range(problem.cluster.num_devices)
-                if problem.allowed[op][device] and runs[op]
-            ),
-            default=0,
-        )
-        for op in range(graph.num_ops)
-    ]
-    tails = np.zeros(graph.num_ops, np.int64)
-    for op in reversed(graph.topological_order):
-        for edge_id in graph.out_edges[op]:
-            edge = graph.edges[edge_id]
-            if edge.distance == 0:
-                tails[op] = max(tails[op], cheapest[edge.dst] + tails[edge.dst])
-    return tails
 
 
 def _link_tables(problem: Problem, tensor_bytes: Sequence[int]) -> dict[str, Any]:

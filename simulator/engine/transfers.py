@@ -9,6 +9,7 @@ from simulator.engine.jit import (
     IDLE,
     MEMORY,
     NOW,
+    RECORDS,
     ROUND,
     SENT,
     TOUCHED,
@@ -148,6 +149,7 @@ def send(tab: Tables, ws: Workspace, tensor: int, iteration: int, src: int, dst:
         return False
     record = ws.scalars[FREE_RECORD]
     ws.scalars[FREE_RECORD] = ws.record_next[record]
+    ws.scalars[RECORDS] = max(ws.scalars[RECORDS], record + 1)
     op = tab.tensor_op[tensor]
     ws.record_tensor[record], ws.record_iteration[record] = tensor, iteration
     ws.record_src[record], ws.record_dst[record] = src, dst

@@ -11,7 +11,7 @@ import numpy as np
 
 from simulator.engine.tables import Bytes, Int32, Int64, Tables
 
-NUM_SCALARS = 29
+NUM_SCALARS = 30
 PADDING = 16  # words before and behind every array
 
 
@@ -88,6 +88,9 @@ class Workspace(NamedTuple):
     hold_by_after: Int64  # [V]
     hold_next_before: Int64
     hold_next_after: Int64
+    tail_ns: Int64  # [V] least time from the op's end to the end of the pass
+    path_ns: Int64  # [V] the same from its dispatch
+    saved: Int64  # [rows, words] states of a run, see `saved.py`
     history: Int64  # relative states, one after the other
     history_start: Int64  # [N + 2]
     history_hash: Int64  # [N + 1]
@@ -120,7 +123,13 @@ def make_log(tables: Tables, iterations: int) -> Log:
 
 
 def make_workspace(
-    tables: Tables, iterations: int, num_holds: int, memory: bool, recurrence: bool, noise: bool
+    tables: Tables,
+    iterations: int,
+    num_holds: int,
+    memory: bool,
+    recurrence: bool,
+    noise: bool,
+    marks: int = 0,
 ) -> Workspace:
     """Returns scratch memory for runs of at most `iterations` iterations.
 
@@ -131,6 +140,7 @@ def make_workspace(
         memory: True if the runs count bytes.
         recurrence: True if the runs look for a recurring state.
         noise: True if durations are given from outside.
+        marks: States that are saved of a run; there is room for those of two runs.
     """
     ops, devices, buses = tables.num_ops, tables.num_devices, tables.num_buses
     streams, classes = len(tables.stream_device), tables.num_classes
@@ -217,9 +227,20 @@ def make_workspace(
         hold_by_after=i64(ops if num_holds else 0),
         hold_next_before=i64(num_holds),
         hold_next_after=i64(num_holds),
+        tail_ns=i64(ops),
+        path_ns=i64(ops),
+        saved=i64(2 * marks, _state_words(tables, records) if marks else 0),
         history=i64(history),
         history_start=i64(iterations + 2),
         history_hash=i64(iterations + 1),
         history_time=i64(iterations + 1),
         history_iteration=i64(iterations + 1),
     )
+
+
+def _state_words(tables: Tables, records: int) -> int:
+    """Words of a saved state at most (see `saved.py`)."""
+    ops, devices, buses = tables.num_ops, tables.num_devices, tables.num_buses
+    words = NUM_SCALARS + 1 + 2 * ops + 3 * devices + 4 * len(tables.stream_device) + 3 * buses
+    words += 2 * (buses + devices) + 3 * tables.num_classes
+    return words + (10 + 2 * tables.max_buses) * records
