@@ -8,6 +8,7 @@ Source: NVIDIA MPS documentation (environment variables; control commands; stati
 
 import math
 import os
+import re
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,6 +19,11 @@ CONTROL = "nvidia-cuda-mps-control"
 CONTROL_TIMEOUT_S = 20.0
 MIB = 1 << 20
 PERCENTAGE_ROUNDING_SMS = 2  # a count is rounded down to whole pairs: 25 % of 188 is 46
+PARTITIONS_SINCE = 13010
+"""Least version of the control program that has static partitions (CUDA 13.1).
+
+Source: Isaac ROS documentation, "MPS GPU Partitioning", prerequisites.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,22 +149,15 @@ class MpsControl:
 
     def send(self, command: str) -> str:
         """Returns the daemon's answer to one command."""
-        try:
-            done = subprocess.run(
-                [self._program],
-                input=f"{command}\n",
-                env=self._environment,
-                capture_output=True,
-                text=True,
-                timeout=CONTROL_TIMEOUT_S,
-                check=False,
-            )
-        except (OSError, subprocess.TimeoutExpired) as error:
-            raise ExecutionError(f"{self._program} did not take {command!r}: {error}") from error
-        if done.returncode != 0:
-            text = (done.stderr or done.stdout).strip()
-            raise ExecutionError(f"{self._program} refused {command!r}: {text}")
-        return done.stdout.strip()
+        return self._run([self._program], command)
+
+    def version(self) -> int | None:
+        """Returns the version of the control program (13010 = CUDA 13.1), None if it tells none.
+
+        It needs no daemon.
+        """
+        found = re.search(r"version:?\s*(\d+)", self._run([self._program, "-v"]), re.IGNORECASE)
+        return None if found is None else int(found[1])
 
     def servers(self) -> tuple[int, ...]:
         """Returns the process ids of the servers."""
@@ -177,18 +176,44 @@ class MpsControl:
         return tuple(map(int, lines))
 
     def add_partition(self, gpu_uuid: str, chunks: int) -> str:
-        """Makes a static partition and returns its id, "GPU-.../id"."""
+        """Makes a static partition and returns its id, "GPU-.../id".
+
+        The answer is the id alone, or stands in a sentence ("Partition GPU-.../id created").
+        """
         answer = self.send(f"sm_partition add {gpu_uuid} {chunks}")
-        if not answer.startswith(f"{gpu_uuid}/"):
+        found = re.search(rf"{re.escape(gpu_uuid)}/\S+", answer)
+        if found is None:
             raise ExecutionError(
-                f"sm_partition add prints UUID/id, and for {gpu_uuid} it printed {answer!r}"
+                f"sm_partition add prints UUID/id, and for {chunks} chunks of {gpu_uuid} it "
+                f"printed {answer!r}"
             )
-        return answer
+        return found[0]
 
     def remove_partition(self, partition: str) -> None:
-        """Removes a static partition."""
-        self.send(f"sm_partition rm {partition}")
+        """Removes a static partition, "GPU-.../id"."""
+        gpu_uuid, _, name = partition.partition("/")
+        self.send(f"sm_partition rm {gpu_uuid} {name}")
 
     def quit(self) -> None:
         """Ends the daemon."""
         self.send("quit")
+
+    def _run(self, command: list[str], line: str = "") -> str:
+        """Returns what the control program prints, given a line to read."""
+        asked = line or " ".join(command[1:])
+        try:
+            done = subprocess.run(
+                command,
+                input=f"{line}\n",
+                env=self._environment,
+                capture_output=True,
+                text=True,
+                timeout=CONTROL_TIMEOUT_S,
+                check=False,
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise ExecutionError(f"{self._program} did not take {asked!r}: {error}") from error
+        if done.returncode != 0:
+            text = (done.stderr or done.stdout).strip()
+            raise ExecutionError(f"{self._program} refused {asked!r}: {text}")
+        return done.stdout.strip()

@@ -180,8 +180,8 @@ def test_static_partitions_are_made_and_removed(tmp_path, monkeypatch):
         "get_server_list",
         f"sm_partition add {UUIDS[0]} 8",
         f"sm_partition add {UUIDS[0]} 2",
-        f"sm_partition rm {UUIDS[0]}/2",
-        f"sm_partition rm {UUIDS[0]}/8",
+        f"sm_partition rm {UUIDS[0]} 2",
+        f"sm_partition rm {UUIDS[0]} 8",
     ]
 
 
@@ -194,7 +194,7 @@ def test_partitions_that_were_made_go_when_another_cannot(tmp_path, monkeypatch)
     cluster = Cluster(name="c", devices=(gpu("a", "mps", 64), gpu("b", "mps", 60)))
     with pytest.raises(ClusterError, match="multiple of 8 SMs, and device 'b' owns 60"):
         Seating(cluster, static_mps=True, inventory=INVENTORY)
-    assert (tmp_path / "log").read_text().splitlines()[-1] == f"sm_partition rm {UUIDS[0]}/1"
+    assert (tmp_path / "log").read_text().splitlines()[-1] == f"sm_partition rm {UUIDS[0]} 1"
 
 
 def test_a_share_is_the_multiprocessors_that_the_layout_gave():

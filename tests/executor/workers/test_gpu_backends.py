@@ -97,12 +97,13 @@ def control_program(tmp_path, body):
     return MpsControl("/dev/shm/pipe", str(path))
 
 
-def test_control_commands_and_answers(tmp_path):
+@pytest.mark.parametrize("answer", [f"{UUID}/3", f"Partition {UUID}/3 created"])
+def test_control_commands_and_answers(tmp_path, answer):
     log = tmp_path / "log"
     answers = (
         f'echo "$CUDA_MPS_PIPE_DIRECTORY $line" >> {log}\n'
         f'case "$line" in get_server_list) echo 11; echo 12;; get_client_list*) echo 7;; '
-        f"sm_partition\\ add*) echo {UUID}/3;; esac"
+        f"sm_partition\\ add*) echo {answer};; esac"
     )
     control = control_program(tmp_path, answers)
     assert control.servers() == (11, 12)
@@ -115,9 +116,17 @@ def test_control_commands_and_answers(tmp_path):
             "get_server_list",
             "get_client_list 11",
             f"sm_partition add {UUID} 16",
-            f"sm_partition rm {UUID}/3",
+            f"sm_partition rm {UUID} 3",
         )
     ]
+
+
+@pytest.mark.parametrize(
+    ("printed", "version"), [("Binary version: 13030", 13030), ("usage: no such option", None)]
+)
+def test_the_control_program_tells_its_version_without_a_daemon(tmp_path, printed, version):
+    control = control_program(tmp_path, f'[ "$1" = -v ] && echo "{printed}"')
+    assert control.version() == version
 
 
 def test_control_failures_are_told(tmp_path):
