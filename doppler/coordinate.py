@@ -6,9 +6,7 @@ machine. Then GMI-DRL's own search and its resource model are compared with the 
 """
 
 import dataclasses
-import functools
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 
 from rich.table import Table
 
@@ -17,10 +15,11 @@ from doppler.calibration import Calibration, cache_folder, load_or_calibrate
 from doppler.compose import overridden_keys
 from doppler.config import JobConfig
 from doppler.console import View
-from doppler.coordinate_config import CoordinateConfig, ProfileSource
+from doppler.coordinate_config import CoordinateConfig
 from doppler.coordinate_cut import make_cut
 from doppler.coordinate_output import Choice, check_folder, fastest, write_choices
 from doppler.coordinate_rows import Batch, Row, Verified
+from doppler.coordinate_search import show_searches
 from doppler.coordination import Coordination
 from doppler.coordinator.reading import Reading
 from doppler.coordinator.resource_model import (
@@ -31,15 +30,6 @@ from doppler.coordinator.resource_model import (
     rank,
     templates_for,
 )
-from doppler.coordinator.search import (
-    Profile,
-    Sample,
-    SearchResult,
-    SearchSpace,
-    algorithm_1,
-    at_fixed_batch,
-    exhaustive,
-)
 from doppler.coordinator.variants import Refusal, variant_name
 from doppler.core.errors import ConfigError
 from doppler.core.job_mode import JobMode
@@ -47,7 +37,6 @@ from doppler.core.layout import Backend
 from doppler.jobs import AUTO, resolve_job
 from doppler.planners.learned import SOURCE
 from executor.probe import probe
-from simulator.costs.source import UnknownTimeError
 
 
 def coordinate(config: CoordinateConfig, command: Sequence[str]) -> None:
@@ -97,7 +86,7 @@ def coordinate(config: CoordinateConfig, command: Sequence[str]) -> None:
             view.line(f"the job as chosen, by batch: {folder}; the fastest: doppler run {best}")
     _show_refusals(refused, view)
     _show_model(coordination, settings.envs_per_shard, view)
-    _show_searches(config, coordination, counts, view)
+    show_searches(config, coordination, counts, view)
 
 
 def _wanted(config: CoordinateConfig, mode: JobMode) -> set[str]:
@@ -241,7 +230,8 @@ def _show_model(coordination: Coordination, envs_per_shard: int, view: View) -> 
         num_shards=coordination.settings.num_shards,
     )
     roles = coordination.roles(batch)
-    links = coordination.layouts[max(coordination.layouts)].apply(coordination.hardware).links
+    layout = coordination.layouts[max(coordination.layouts)]
+    links = layout.apply(coordination.hardware).links
     mode = coordination.settings.mode
     rates = [link.bytes_per_s for link in links if link.bytes_per_s is not None]
 
@@ -253,7 +243,7 @@ def _show_model(coordination: Coordination, envs_per_shard: int, view: View) -> 
             resource_per_gpu=float(coordination.cut.num_processors),
             latency_ns=max((link.latency_ns for link in links), default=0),
             bytes_per_s=min(rates, default=None),  # none: workers of one host share their tensors
-            num_gmis=max(coordination.layouts),
+            num_gmis=len(layout.slices),
             occupancy=occupancy,
             reading=reading,
         )
@@ -284,108 +274,3 @@ def _show_model(coordination: Coordination, envs_per_shard: int, view: View) -> 
         )
     view.show(table)
     view.line("printed: the paper's reading, where what one role leaves idle serves the others")
-
-
-def _show_searches(
-    config: CoordinateConfig, coordination: Coordination, counts: Sequence[int], view: View
-) -> None:
-    """Shows what each search finds, at which global batch, and what it costs.
-
-    GMI-DRL's searches choose the batch, too; how good what they find is, is told among all that was
-    profiled at the same batch.
-    """
-    shards, processors = coordination.settings.num_shards, coordination.cut.num_processors
-    profile: Profile = coordination.profile
-    if config.profiles is ProfileSource.measured:
-
-        @functools.cache  # all searches see one measurement of a point
-        def profile(gmis: int, envs: int) -> Sample | None:
-            return coordination.measured_profile(gmis, envs, config.iterations)
-
-    searches: dict[str, Callable[[SearchSpace], SearchResult]] = {
-        "algorithm 1": lambda space: algorithm_1(profile, _rate, space),
-        "as printed": lambda space: algorithm_1(profile, _rate, space, Reading.printed),
-        "exhaustive": lambda space: exhaustive(profile, _rate, space),
-    }
-    wanted = [count * shards for count in counts]
-    is_simulated = config.profiles is ProfileSource.simulated
-    envs = config.profile_envs or [
-        count for count in wanted if not is_simulated or _is_known(coordination, count)
-    ]
-    if not envs:
-        searches = {}
-        view.line(
-            "GMI-DRL's search is left out: op times are not known for these environments on every "
-            "number of GMIs (calibration.env_counts widens them, profiles=measured needs none)"
-        )
-    for total in wanted:
-        if total % processors == 0:
-            searches[f"{total:,} envs in all"] = functools.partial(
-                at_fixed_batch, profile, _rate, total_envs=total // processors
-            )
-    space = SearchSpace(
-        gmis=tuple(sorted(coordination.layouts, reverse=True)),
-        envs=tuple(envs or wanted),
-        gpu_memory_bytes=coordination.memory_bytes,
-    )
-    found: dict[str, tuple[SearchResult, float]] = {}
-    with view.progress("GMI-DRL's search", len(searches)) as advance:
-        for name, search in searches.items():
-            start = time.perf_counter()
-            try:
-                found[name] = search(space), time.perf_counter() - start
-            except UnknownTimeError as error:
-                view.line(f"search {name!r} is left out: {error}")
-            advance(1, name)
-    best = best_by_batch([result for result, _ in found.values()])
-    table = Table(title=f"GMI-DRL's search (DP-only, profiles {config.profiles.value})")
-    for heading in ("search", "GMIs", "envs", "steps/s", "gap", "of all", "profiles", "s"):
-        table.add_column(heading, justify="left" if heading == "search" else "right", no_wrap=True)
-    for name, (result, seconds) in found.items():
-        cells = _search_cells(result, best)
-        table.add_row(name, *cells, str(result.num_profiles), f"{seconds:.2f}")
-    view.show(table)
-    for gmis, reason in sorted(coordination.not_profiled.items()):
-        view.line(f"no profile on {gmis} GMIs: {reason}")
-    view.line(
-        "gap: below the best that was profiled at the same global batch; of all: below the "
-        "best that was profiled at all; envs: on each GMI"
-    )
-
-
-def _is_known(coordination: Coordination, envs: int) -> bool:
-    """True if op times are known for so many environments on each GMI, however many there are."""
-    try:
-        for gmis in coordination.layouts:
-            coordination.profile(gmis, envs)
-    except UnknownTimeError:
-        return False
-    return True
-
-
-def best_by_batch(results: Sequence[SearchResult]) -> dict[int, float]:
-    """Returns the highest rate that any search has seen, by environments in all."""
-    best: dict[int, float] = {}
-    for point in (point for result in results for point in result.points):
-        if point.sample is not None:
-            num_envs = point.gmis * point.envs
-            best[num_envs] = max(best.get(num_envs, 0.0), _rate(point.sample))
-    return best
-
-
-def _search_cells(found: SearchResult, best: Mapping[int, float]) -> tuple[str, ...]:
-    top = found.best
-    if top is None or top.total is None:
-        return ("-", "-", "nothing found", "-", "-")
-    num_envs = top.gmis * top.envs
-    return (
-        str(top.gmis),
-        str(top.envs),
-        f"{top.total:,.0f}",
-        f"{1 - top.total / best[num_envs]:.1%}",
-        f"{1 - top.total / max(best.values()):.1%}",
-    )
-
-
-def _rate(sample: Sample) -> float:
-    return sample.steps_per_s

@@ -3,16 +3,28 @@
 import dataclasses
 
 from doppler.coordinator.variants import Variant
+from doppler.core.errors import ConfigError
 from doppler.measure import Interval
 from doppler.planners.learned import SOURCE
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """Environments in all, and the shards that they are dealt out to."""
+    """Environments in all, and the shards that they are dealt out to, equally many to each.
+
+    Raises:
+        ConfigError: If they cannot be dealt out so.
+    """
 
     num_envs: int
     num_shards: int
+
+    def __post_init__(self) -> None:
+        if min(self.num_envs, self.num_shards) < 1 or self.num_envs % self.num_shards:
+            raise ConfigError(
+                f"every shard of a batch has equally many environments, at least one, and "
+                f"{self.num_envs} environments are in {self.num_shards} shards"
+            )
 
     @property
     def envs_per_shard(self) -> int:

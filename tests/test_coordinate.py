@@ -7,6 +7,7 @@ import json
 import pytest
 
 from doppler import coordinate as module
+from doppler import coordinate_search as searches
 from doppler import coordination, running
 from doppler.api import make_scorer, simulate
 from doppler.calibration import Calibration, DispatchCost, load_calibration
@@ -200,14 +201,14 @@ def test_what_a_search_finds_is_ranked_among_equal_batches():
         return None if rate is None else Sample(gmis, envs, rate, 10)
 
     space = SearchSpace(gmis=(1, 2), envs=(4, 8, 16), gpu_memory_bytes=1000)
-    rate = module._rate
+    rate = searches._rate
     fixed = at_fixed_batch(profile, rate, space, 8)
-    best = module.best_by_batch([exhaustive(profile, rate, space), fixed])
+    best = searches.best_by_batch([exhaustive(profile, rate, space), fixed])
     assert best == {8: 130.0, 16: 240.0}
     one = SearchResult((Point(1, 16, profile(1, 16), 150.0),))
-    assert module._search_cells(one, best) == ("1", "16", "150", "37.5%", "37.5%")
-    assert module._search_cells(fixed, best) == ("2", "4", "130", "0.0%", "45.8%")
-    assert module._search_cells(SearchResult(()), best)[2] == "nothing found"
+    assert searches._search_cells(one, best) == ("1", "16", "150", "37.5%", "37.5%")
+    assert searches._search_cells(fixed, best) == ("2", "4", "130", "0.0%", "45.8%")
+    assert searches._search_cells(SearchResult(()), best)[2] == "nothing found"
 
 
 class Simulated:

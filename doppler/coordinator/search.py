@@ -43,7 +43,21 @@ class Sample:
             )
 
 
-Profile = Callable[[int, int], Sample | None]
+@dataclass(frozen=True, slots=True)
+class NoSample:
+    """A point that the job cannot be profiled at, whatever memory there is.
+
+    Attributes:
+        reason: Why, in a sentence.
+    """
+
+    reason: str
+
+
+RAN_OUT = "memory ran out"
+DOES_NOT_FIT = "projected memory does not fit"
+
+Profile = Callable[[int, int], Sample | NoSample | None]
 """profile(gmis, envs) -> sample, None if memory ran out."""
 Estimate = Callable[[Sample], float]
 """Steps per second of the whole system from the sample of one GPU."""
@@ -88,9 +102,9 @@ class Point:
 
     Attributes:
         gmis, envs: What was looked at.
-        sample: What was measured, None if it was only projected or ran out of memory.
+        sample: What was measured, None if there is none; then `note` says why.
         total: Estimated rate of the whole system, None if it was no candidate.
-        note: Why the row ended here, else empty.
+        note: Why there is no sample, or why the row ended here, else empty.
     """
 
     gmis: int
@@ -119,7 +133,7 @@ class SearchResult:
     @property
     def num_profiles(self) -> int:
         """Profile runs that the search took, those that ran out of memory included."""
-        return sum(point.sample is not None or "ran out" in point.note for point in self.points)
+        return sum(point.sample is not None or point.note == RAN_OUT for point in self.points)
 
 
 def algorithm_1(
@@ -128,7 +142,10 @@ def algorithm_1(
     space: SearchSpace,
     reading: Reading = Reading.corrected,
 ) -> SearchResult:
-    """Returns what the paper's search finds (see the module for the corrections)."""
+    """Returns what the paper's search finds (see the module for the corrections).
+
+    A point without a profile (`NoSample`) is passed over; where memory ran out, the row ends.
+    """
     is_printed = reading is Reading.printed
     points: list[Point] = []
     for gmis in space.gmis:
@@ -139,12 +156,15 @@ def algorithm_1(
             if not is_printed:
                 limit *= 1.0 - space.margin
             if projected is not None and projected > limit:
-                points.append(Point(gmis, envs, None, None, "projected memory does not fit"))
+                points.append(Point(gmis, envs, None, None, DOES_NOT_FIT))
                 break
             sample = profile(gmis, envs)
             if sample is None:
-                points.append(Point(gmis, envs, None, None, "memory ran out"))
+                points.append(Point(gmis, envs, None, None, RAN_OUT))
                 break
+            if isinstance(sample, NoSample):
+                points.append(Point(gmis, envs, None, None, sample.reason))
+                continue
             gain = saturation(row[-1], sample) if row else None
             is_saturated = gain is not None and gain < space.sat_threshold
             is_candidate = not is_printed or (gain is not None and not is_saturated)
@@ -170,7 +190,9 @@ def exhaustive(profile: Profile, estimate: Estimate, space: SearchSpace) -> Sear
         for envs in space.envs:
             sample = profile(gmis, envs)
             if sample is None:
-                points.append(Point(gmis, envs, None, None, "memory ran out"))
+                points.append(Point(gmis, envs, None, None, RAN_OUT))
+            elif isinstance(sample, NoSample):
+                points.append(Point(gmis, envs, None, None, sample.reason))
             else:
                 points.append(Point(gmis, envs, sample, estimate(sample)))
     return SearchResult(tuple(points))

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from doppler.coordinator.reading import Reading
 from doppler.coordinator.search import (
+    NoSample,
     Sample,
     SearchSpace,
     algorithm_1,
@@ -80,6 +81,20 @@ def test_projection_stops_before_memory_runs_out_and_a_real_overflow_is_survived
     assert [p.note for p in found.points if p.gmis == 2] == ["", "", "", "memory ran out"]
     assert found.best.total == 400.0
     assert found.num_profiles == 8
+
+
+def test_a_point_that_cannot_be_profiled_is_passed_over_with_its_reason():
+    """What a job does not allow is no lack of memory: a larger point of the row may be allowed."""
+    rates = {2: [100.0, 200.0, 400.0, 800.0], 1: [10.0, 20.0, 40.0, 80.0]}
+    known, _ = profile_of(rates)
+
+    def profile(gmis, envs):
+        return NoSample("it ran out of rings") if (gmis, envs) == (2, 256) else known(gmis, envs)
+
+    for found in (algorithm_1(profile, rate, space()), exhaustive(profile, rate, space())):
+        assert [p.note for p in found.points if p.gmis == 2] == ["", "it ran out of rings", "", ""]
+        assert (found.best.gmis, found.best.envs) == (2, 1024)
+        assert found.num_profiles == 7
 
 
 def test_a_gain_of_just_the_threshold_is_not_saturated():
