@@ -87,7 +87,7 @@ def compositions(settings: JobConfig) -> list[str]:
 
     Those that do the same as one before, on devices of one host, are left out.
     """
-    if settings.num_trainers == 1 or settings.mode is JobMode.serving:
+    if _why_direct(settings):
         return [DIRECT]
     trainers, groups = settings.num_trainers, settings.trainer_groups
     names = [schedule.name for schedule in candidates(trainer_groups(trainers, groups), 1)]
@@ -96,6 +96,17 @@ def compositions(settings: JobConfig) -> list[str]:
         spelled = reduction(name, trainers, groups, settings.num_segments)
         found.setdefault(tuple(tuple(_work(read) for read in row) for row in spelled.weights), name)
     return list(found.values())
+
+
+def _why_direct(settings: JobConfig) -> str:
+    """Returns why there is nothing to choose, empty if there is."""
+    if settings.mode is JobMode.serving:
+        return "a serving job adds no gradients"
+    if settings.num_trainers == 1:
+        return "one trainer, nothing to choose"
+    if settings.independent_trainers:
+        return "independent trainers apply their gradients one by one, nobody adds them"
+    return ""
 
 
 def _work(made: Part | Move | Total) -> object:
@@ -189,9 +200,7 @@ def with_all_reduce(
     ppo_config(dataclasses.replace(settings, all_reduce=DIRECT), seed)  # the settings are valid
     names = compositions(settings)
     if len(names) == 1:
-        why = "one trainer, nothing to choose"
-        if settings.mode is JobMode.serving:
-            why = "a serving job adds no gradients"
+        why = _why_direct(settings) or "whoever adds, two parts are added once"
         view.line(f"all-reduce: {names[0]} ({why})")
         return dataclasses.replace(settings, all_reduce=names[0])
     options = ExecutorOptions(shm_dir=shm_dir)

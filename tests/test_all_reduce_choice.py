@@ -57,6 +57,25 @@ def test_all_compositions_that_the_trainers_allow_direct_first():
     assert compositions(dataclasses.replace(FOUR, mode=JobMode.serving)) == ["direct"]
 
 
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        ({"num_trainers": 1, "trainer_groups": 1}, "one trainer, nothing to choose"),
+        ({"num_trainers": 2}, "two parts are added once"),
+        ({"mode": JobMode.serving}, "a serving job adds no gradients"),
+        (
+            {"mode": JobMode.asynchronous, "staleness": 1, "independent_trainers": True},
+            "independent trainers apply their gradients one by one",
+        ),
+    ],
+)
+def test_where_there_is_nothing_to_choose_the_reason_is_shown(tmp_path, capsys, changed, why):
+    found = decided(dataclasses.replace(FOUR, **changed), tmp_path)
+    assert found.all_reduce == "direct"
+    build_job(found, 0)
+    assert why in " ".join(capsys.readouterr().out.split())
+
+
 def test_the_fastest_in_simulation_is_first_and_of_equals_the_one_of_fewer_ops():
     rows, refused = ranked({})
     assert not refused
