@@ -165,10 +165,13 @@ def calibration_key(
     hardware: Hardware,
     calibration: CalibrationSettings,
     layouts: MeasuredLayouts | None = None,
+    *,
+    static_mps: bool = False,
 ) -> str:
     """Returns the content key: machine, versions (that of the file, too), job, how it is measured.
 
-    The seed is not in it. Layouts are where they are not those of the cores.
+    The seed is not in it. Layouts are where they are not those of the cores, and static partitions
+    of MPS where clients have them.
 
     A custom job's file counts by its content, not by where it lies.
 
@@ -181,7 +184,11 @@ def calibration_key(
     measured = dataclasses.asdict(calibration)
     del measured["refresh"]
     what = {"job": job, "calibration": measured, "schema_version": SCHEMA_VERSION}
-    return content_key(hardware, what if layouts is None else {**what, "layouts": layouts.names})
+    if layouts is not None:
+        what["layouts"] = layouts.names
+    if static_mps:
+        what["static_mps"] = True
+    return content_key(hardware, what)
 
 
 def calibration_path(
@@ -190,9 +197,12 @@ def calibration_path(
     calibration: CalibrationSettings,
     cache: Path,
     layouts: MeasuredLayouts | None = None,
+    *,
+    static_mps: bool = False,
 ) -> Path:
     """Returns the file of a job's cost table in the cache, there or not."""
-    return cache / f"{calibration_key(settings, hardware, calibration, layouts)}.json"
+    key = calibration_key(settings, hardware, calibration, layouts, static_mps=static_mps)
+    return cache / f"{key}.json"
 
 
 def save_calibration(path: Path, calibration: Calibration) -> None:
@@ -235,7 +245,9 @@ def load_or_calibrate(
     layouts: MeasuredLayouts | None = None,
 ) -> tuple[Calibration, bool]:
     """Returns the calibration of a job, and whether it came from the cache."""
-    path = calibration_path(settings, hardware, calibration, cache, layouts)
+    path = calibration_path(
+        settings, hardware, calibration, cache, layouts, static_mps=options.static_mps
+    )
     key = path.stem
     if path.exists() and not calibration.refresh:
         stored = load_calibration(path)
@@ -277,7 +289,9 @@ def calibrate(
     observations = [seen for fold in bench.folds for seen in fold]
     entries = fit_entries(observations)
     return Calibration(
-        key=calibration_key(settings, hardware, calibration, layouts),
+        key=calibration_key(
+            settings, hardware, calibration, layouts, static_mps=options.static_mps
+        ),
         entries=entries,
         dispatch=bench.dispatch(),
         publish_ns=bench.publish_ns(),

@@ -60,6 +60,7 @@ from doppler.results import (
     write_settings,
 )
 from doppler.running import run_plan
+from doppler.static_mps import ON_CORES, check_static_mps
 from doppler.training.checkpoint import save_checkpoint
 from executor.collectives.available import probe_collectives
 from executor.core_trial import verify_core_groups, verify_memory_limit
@@ -73,7 +74,8 @@ def learn(config: LearnConfig, command: Sequence[str]) -> None:
     """Calibrates, learns, runs, compares and writes the result folder."""
     config = dataclasses.replace(config, job=resolve_any_job(config.job, overridden_keys(command)))
     if config.planners is not None:
-        check_planners([name for name in config.planners if name != LEARNED])
+        _check_baselines(config.planners)
+    check_static_mps(config.executor, ON_CORES, "a layout of doppler learn")
     view = View()
     start = time.perf_counter()
     config = dataclasses.replace(config, job=_decided(config, view))
@@ -170,6 +172,7 @@ def _spread_text(spread: Spread) -> str:
 
 def calibrate(config: CalibrateConfig, command: Sequence[str]) -> None:
     """Measures a job's components."""
+    check_static_mps(config.executor, ON_CORES, "a layout of doppler calibrate")
     view = View()
     config = dataclasses.replace(config, job=resolve_any_job(config.job, overridden_keys(command)))
     calibrate_job(dataclasses.replace(config, job=_decided(config, view)), view)
@@ -238,6 +241,17 @@ def check_planners(names: Sequence[str]) -> None:
         raise ConfigError(f"planners names at least one of {', '.join(planner_names())}")
     for name in names:
         get_planner(name)
+
+
+def _check_baselines(planners: Sequence[str]) -> None:
+    """Refuses planners of `doppler learn` that leave nothing to compare the learned plan with."""
+    names = [name for name in planners if name != LEARNED]
+    if planners and not names:
+        raise ConfigError(
+            f"doppler learn compares the learned plan with at least one baseline, and planners="
+            f"[{', '.join(planners)}] names none beside {LEARNED!r}"
+        )
+    check_planners(names)
 
 
 def check_output(path: str | None) -> Path | None:

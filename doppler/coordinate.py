@@ -33,9 +33,10 @@ from doppler.coordinator.resource_model import (
 from doppler.coordinator.variants import Refusal, variant_name
 from doppler.core.errors import ConfigError
 from doppler.core.job_mode import JobMode
-from doppler.core.layout import Backend
+from doppler.core.layout import DEVICE_KIND, Backend
 from doppler.jobs import AUTO, resolve_job
 from doppler.planners.learned import SOURCE
+from doppler.static_mps import check_static_mps
 from executor.probe import probe
 
 
@@ -44,6 +45,8 @@ def coordinate(config: CoordinateConfig, command: Sequence[str]) -> None:
     settings = resolve_job(config.job, overridden_keys(command))
     folder = check_folder(config.output)
     names = _wanted(config, settings.mode)
+    kind = DEVICE_KIND[config.backend]
+    check_static_mps(config.executor, {kind}, f"a layout of backend={config.backend.value}")
     view = View()
     if config.backend is not Backend.core_group and settings.all_reduce == AUTO:
         raise ConfigError(
@@ -109,8 +112,8 @@ def _calibrated(
     """Returns the job with measured costs of both forms of its graph, and the measurements."""
     found = probe(shm_dir=config.executor.shm_dir)
     hardware = found.hardware
-    cut = make_cut(found, config.backend, config.max_gmis)
     options = config.executor.options()
+    cut = make_cut(found, config.backend, config.max_gmis, static_mps=options.static_mps)
     calibrations: dict[bool, Calibration] = {}
     warnings: list[str | None] = []
     with view.progress("measuring the job's ops", None) as advance:

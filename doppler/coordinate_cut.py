@@ -3,8 +3,8 @@
 The GPU back ends are *not yet run on hardware*.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from doppler.calibration_bench import MeasuredLayouts
 from doppler.coordinator.layouts import even_layouts, instance_layouts, max_gmis
@@ -12,8 +12,10 @@ from doppler.coordinator.resource_model import Occupancy
 from doppler.core.errors import ConfigError
 from doppler.core.hardware import Hardware
 from doppler.core.layout import DEVICE_KIND, Backend, Layout
-from executor.launch.gpus import host_gpus
-from executor.probe import BACKENDS, ProbeResult, verify_backends
+from doppler.core.partition import PartitionRules
+from executor.launch.gpus import Gpu, host_gpus
+from executor.probe import BACKENDS, STATIC_MPS, ProbeResult, verify_backend
+from executor.workers.mps import chunk_sms
 
 FreeBytes = Callable[[], Mapping[str, int]]
 """Returns the memory of each GPU that nobody uses now, by its name."""
@@ -33,6 +35,7 @@ class Cut:
         layouts: GMIs per processor -> layout, ascending.
         memory_bytes: Memory of the smallest processor, for all its GMIs together.
         num_processors: Processors that are cut.
+        static_mps: MPS clients have static partitions.
         free_bytes: Reads the free memory of the GPUs.
     """
 
@@ -40,6 +43,7 @@ class Cut:
     layouts: Mapping[int, Layout]
     memory_bytes: int
     num_processors: int = 1
+    static_mps: bool = False
     free_bytes: FreeBytes = field(default=dict)
 
     @property
@@ -55,7 +59,8 @@ class Cut:
     @property
     def occupancy(self) -> Occupancy:
         """Whether what one GMI leaves idle serves others: MPS percentages only bound a client."""
-        return Occupancy.time_weighted if self.backend is Backend.mps else Occupancy.reserved
+        is_shared = self.backend is Backend.mps and not self.static_mps
+        return Occupancy.time_weighted if is_shared else Occupancy.reserved
 
     @property
     def measured(self) -> MeasuredLayouts | None:
@@ -76,7 +81,7 @@ def core_cut(hardware: Hardware) -> Cut:
     return Cut(backend=Backend.core_group, layouts=layouts, memory_bytes=cpu.memory_bytes)
 
 
-def make_cut(found: ProbeResult, backend: Backend, most: int) -> Cut:
+def make_cut(found: ProbeResult, backend: Backend, most: int, *, static_mps: bool = False) -> Cut:
     """Returns the layouts of this machine by a back end.
 
     Args:
@@ -84,6 +89,7 @@ def make_cut(found: ProbeResult, backend: Backend, most: int) -> Cut:
         backend: How processors are cut. GPUs are cut by their free memory; MIG instances are those
             that exist.
         most: GMIs per GPU at most.
+        static_mps: MPS clients get static partitions, whole chunks of multiprocessors.
 
     Raises:
         ConfigError: If the back end is absent; says why, as `doppler probe` does.
@@ -91,34 +97,34 @@ def make_cut(found: ProbeResult, backend: Backend, most: int) -> Cut:
     """
     if backend is Backend.core_group:
         return core_cut(found.hardware)
-    name = BACKENDS[DEVICE_KIND[backend]]
-    finding = next(f for f in found.findings if f.name == name)
-    if finding.is_present:
-        finding = next(f for f in verify_backends(found).findings if f.name == name)
+    name = STATIC_MPS if static_mps else BACKENDS[DEVICE_KIND[backend]]
+    finding = verify_backend(found, name)
     if not finding.is_present:
         raise ConfigError(f"backend={backend.value} needs {name} on this machine: {finding.detail}")
     gpus = [gpu for gpu in found.inventory.gpus if gpu.has_mig == (backend is Backend.mig)]
-    if not gpus:
-        mode = "" if backend is Backend.mig else "not "
-        names = ", ".join(gpu.name for gpu in found.inventory.gpus)
-        raise ConfigError(
-            f"backend={backend.value} cuts GPUs that are {mode}in MIG mode, and this machine has "
-            f"none: {names}"
-        )
-    chosen = {gpu.name for gpu in gpus}
     if backend is Backend.mig:
         layouts = instance_layouts(
             {gpu.name: [(i.units, i.memory_bytes) for i in gpu.instances] for gpu in gpus}
         )
     else:
-        kept = [p for p in found.hardware.processors if p.kind == "cpu" or p.name in chosen]
-        links = [link for link in found.hardware.links if {link.src, link.dst} <= chosen | {"cpu"}]
-        hardware = Hardware(name=found.hardware.name, processors=tuple(kept), links=tuple(links))
+        hardware = _hardware_of(found.hardware, gpus, static_mps)
         layouts = even_layouts(hardware, backend, most, {gpu.name: gpu.free_bytes for gpu in gpus})
     return Cut(
         backend=backend,
         layouts={gmis: layout for gmis, layout in layouts.items() if gmis <= most},
         memory_bytes=min(gpu.free_bytes for gpu in gpus),
         num_processors=len(gpus),
+        static_mps=static_mps,
         free_bytes=free_gpu_bytes,
     )
+
+
+def _hardware_of(hardware: Hardware, gpus: Sequence[Gpu], static_mps: bool) -> Hardware:
+    """Returns the host with these GPUs only, cut by MPS in chunks where partitions are static."""
+    names = {"cpu", *(gpu.name for gpu in gpus)}
+    kept = {p.name: p for p in hardware.processors if p.name in names}
+    for gpu in gpus if static_mps else ():
+        rules = PartitionRules(mps_step=chunk_sms(gpu.capability))
+        kept[gpu.name] = replace(kept[gpu.name], partitions=rules)
+    links = tuple(link for link in hardware.links if {link.src, link.dst} <= names)
+    return Hardware(name=hardware.name, processors=tuple(kept.values()), links=links)

@@ -54,6 +54,7 @@ from doppler.results import (
 )
 from doppler.run_report import RunHistory, build_run_report
 from doppler.session import JobSession
+from doppler.static_mps import check_static_mps
 from doppler.tensor_config import TENSOR_JOBS
 from doppler.tensor_file import write_tensors
 from executor.checkpoint import Checkpoint
@@ -81,6 +82,8 @@ def run_plan(config: RunConfig, command: Sequence[str], view: View) -> Path:
     if config.run.target_reward is not None and not isinstance(job, RLJob):
         raise ConfigError(f"run.target_reward is for deep-RL jobs, and {job.name!r} has no reward")
     cluster = load_cluster(source / CLUSTER_FILE)
+    kinds = {device.kind for device in cluster.devices}
+    check_static_mps(config.executor, kinds, f"cluster {cluster.name!r}")
     problem = Problem(graph=job.graph, cluster=cluster, objective=job.objective)
     plan = load_plan(plan_path, problem)
     calibration = _calibration(source)

@@ -5,13 +5,14 @@ A back end of a GPU is present if a worker that is started as its workers are sa
 itself among the daemon's clients.
 """
 
+import contextlib
 import json
 import os
 import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
@@ -23,16 +24,25 @@ from doppler.core.hardware import Hardware, Processor
 from executor.host import HostCpu, read_host_cpu
 from executor.launch.gpus import Gpu, GpuInventory, load_module, read_gpus
 from executor.launch.local import worker_environment
-from executor.launch.seats import MPS_PIPE_DEFAULT, MPS_PIPE_VARIABLE, Seat, plan_seats
+from executor.launch.seats import (
+    MPS_PIPE_DEFAULT,
+    MPS_PIPE_VARIABLE,
+    Seat,
+    Seating,
+    mps_control,
+    plan_seats,
+)
 from executor.shared_memory import free_bytes
 from executor.workers.green_context import granted_sms
-from executor.workers.mps import CONTROL
+from executor.workers.mps import CONTROL, PARTITIONS_SINCE, chunk_sms
 from executor.workers.share import GREEN_CONTEXT, MIG, MPS, WHOLE
 
 GIB = 1 << 30
 LOOK_TIMEOUT_S = 120.0
 BACKENDS = {WHOLE: "GPU", MPS: "MPS", MIG: "MIG", GREEN_CONTEXT: "green contexts"}
 """Kind of device -> name of its finding."""
+STATIC_MPS = "static MPS partitions"
+"""Name of the finding on MPS clients with partitions in place of percentages."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +123,7 @@ def probe_gpus(
     inventory = read_gpus(nvml)
     if not inventory.gpus:
         detail = f"absent: {inventory.reason}"
-        names = BACKENDS.values()
+        names = (*BACKENDS.values(), STATIC_MPS)
         return (
             (),
             tuple(Finding(name=name, is_present=False, detail=detail) for name in names),
@@ -143,6 +153,7 @@ def probe_gpus(
         _mps_finding(),
         _mig_finding(inventory),
         _green_context_finding(),
+        _static_mps_finding(inventory),
     )
     return gpus, findings, inventory
 
@@ -155,43 +166,82 @@ def verify_backends(found: ProbeResult, look: Look | None = None) -> ProbeResult
     """Starts a worker per back end that seems present; it is present if the worker agrees.
 
     Whole GPUs, MPS and green contexts are tried with half of the first GPU without MIG, MIG with
-    every instance.
+    every instance. For static MPS partitions one is made and removed again: a daemon that was
+    started for them refuses clients of percentages, and any other has none.
 
     Args:
         found: What `probe` found.
         look: Starts the worker; None = a process as the executor starts one.
     """
     look = look or look_from_inside
-    kind_of = {name: kind for kind, name in BACKENDS.items()}
+    names = (*BACKENDS.values(), STATIC_MPS)
     findings = [
-        _verified(finding, kind_of[finding.name], found.inventory, look)
-        if finding.is_present and finding.name in kind_of
+        _verified(finding, found.inventory, look)
+        if finding.is_present and finding.name in names
         else finding
         for finding in found.findings
     ]
     return replace(found, findings=tuple(findings))
 
 
-def _verified(finding: Finding, kind: str, inventory: GpuInventory, look: Look) -> Finding:
-    devices = trial_devices(kind, inventory)
+def verify_backend(found: ProbeResult, name: str) -> Finding:
+    """Returns the finding of one back end, tried by a worker if it seems present.
+
+    Trying another beside it could fail where this one works: a daemon serves either percentages or
+    static partitions.
+
+    Args:
+        found: What `probe` found.
+        name: Name of the finding.
+    """
+    finding = next(finding for finding in found.findings if finding.name == name)
+    return verify_backends(replace(found, findings=(finding,))).findings[0]
+
+
+def _verified(finding: Finding, inventory: GpuInventory, look: Look) -> Finding:
+    is_static = finding.name == STATIC_MPS
+    kind = next((kind for kind, name in BACKENDS.items() if name == finding.name), MPS)
+    devices = trial_devices(kind, inventory, is_static)
     if not devices:
         detail = "absent: every GPU is in MIG mode, which runs work on instances only"
         return replace(finding, is_present=False, detail=detail)
     said: list[str] = []
     try:
         cluster = Cluster(name="probe", devices=tuple(devices))
-        for seat in plan_seats(cluster, inventory, os.environ):
-            answer = look(seat)
-            if "error" in answer:
-                return replace(finding, is_present=False, detail=f"absent: {answer['error']}")
-            said.append(f"{seat.shares[0].gpu}: {answer['text']}")
+        with _trial_seats(cluster, inventory, is_static) as seats:
+            for seat in seats:
+                answer = look(seat)
+                if "error" in answer:
+                    return replace(finding, is_present=False, detail=f"absent: {answer['error']}")
+                said.append(f"{seat.shares[0].gpu}: {answer['text']}")
     except DopplerError as error:
         return replace(finding, is_present=False, detail=f"absent: {error}")
     return replace(finding, detail=f"{finding.detail}; seen from inside: {'; '.join(said)}")
 
 
-def trial_devices(kind: str, inventory: GpuInventory) -> list[Device]:
-    """Returns the devices with which a back end is tried."""
+@contextlib.contextmanager
+def _trial_seats(
+    cluster: Cluster, inventory: GpuInventory, is_static: bool
+) -> Iterator[tuple[Seat, ...]]:
+    """Yields the processes of a cluster; their static partitions go when the block ends."""
+    if not is_static:
+        yield plan_seats(cluster, inventory, os.environ)
+        return
+    seating = Seating(cluster, static_mps=True, inventory=inventory)
+    try:
+        yield seating.seats
+    finally:
+        seating.release()
+
+
+def trial_devices(kind: str, inventory: GpuInventory, is_static: bool = False) -> list[Device]:
+    """Returns the devices with which a back end is tried.
+
+    Args:
+        kind: Of the devices.
+        inventory: GPUs of this host.
+        is_static: MPS clients have whole chunks of multiprocessors.
+    """
     if kind == MIG:
         return [
             _trial(kind, gpu, instance.units, instance.memory_bytes, f" {index}")
@@ -207,7 +257,7 @@ def trial_devices(kind: str, inventory: GpuInventory) -> list[Device]:
         if kind == GREEN_CONTEXT:  # the largest size that the driver grants as it is
             units = next(u for u in range(units, 0, -1) if granted_sms(u, gpu.capability) == u)
         else:
-            units -= units % 2
+            units -= units % (chunk_sms(gpu.capability) if is_static else 2)
         devices.append(_trial(kind, gpu, units, gpu.memory_bytes // 2))
     return devices
 
@@ -290,6 +340,24 @@ def _mps_finding() -> Finding:
             f"(start one: {CONTROL} -d)",
         )
     return Finding(name=name, is_present=True, detail=f"{control}; a daemon has its pipe in {pipe}")
+
+
+def _static_mps_finding(inventory: GpuInventory) -> Finding:
+    finding = replace(_mps_finding(), name=STATIC_MPS)
+    if shutil.which(CONTROL) is None:
+        return finding
+    try:
+        version = mps_control(os.environ).version()
+        for gpu in inventory.gpus:
+            chunk_sms(gpu.capability)
+    except DopplerError as error:
+        return replace(finding, is_present=False, detail=f"absent: {error}")
+    told = "a version that it does not tell" if version is None else f"version {version}"
+    if version is not None and version < PARTITIONS_SINCE:
+        detail = f"absent: {CONTROL} is {told}, and has them from {PARTITIONS_SINCE} on (CUDA 13.1)"
+        return replace(finding, is_present=False, detail=detail)
+    hint = "" if finding.is_present else ", for static partitions with -S"
+    return replace(finding, detail=f"{finding.detail}{hint}; {CONTROL} is {told}")
 
 
 def _mig_finding(inventory: GpuInventory) -> Finding:

@@ -193,6 +193,7 @@ def test_a_plan_for_the_slow_tail_and_its_robustness(files, capsys):
         (["compare", *GRAPH, "planners=[heft,hefft]"], "did you mean 'heft'"),
         (["compare", *GRAPH, "planners=[]"], "planners names at least one of"),
         (["learn", "planners=[]"], "planners names at least one of"),
+        (["learn", "planners=[learned]"], "planners=[learned] names none beside 'learned'"),
         (["learn", "planners=[hefft]"], "did you mean 'heft'"),
         (["plan", *GRAPH, "planner=heft", "imitation=3"], "placeto and gdp, and planner is 'heft'"),
         (["plan", *GRAPH, "planner=gdp", "messages=once"], "planner=placeto, and planner is 'gdp'"),

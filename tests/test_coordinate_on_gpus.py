@@ -16,25 +16,27 @@ from doppler.api import simulate
 from doppler.calibration import calibrate, calibration_key
 from doppler.cli import main
 from doppler.config import CalibrationSettings
+from doppler.console import View
 from doppler.coordinate_cut import make_cut
 from doppler.coordination import Coordination
 from doppler.coordinator.layouts import even_layouts, instance_layouts
-from doppler.coordinator.resource_model import Occupancy, Template
+from doppler.coordinator.resource_model import Occupancy, Template, predict
 from doppler.core.costs import make_costs
 from doppler.core.errors import ClusterError, ConfigError
 from doppler.core.layout import Backend
 from doppler.core.problem import Problem
 from doppler.jobs import build_job
 from doppler.measure import MIN_RATIOS
-from executor.launch.seats import plan_seats
+from executor import probe as probe_module
+from executor.launch.seats import Seating, plan_seats
 from executor.options import ExecutorOptions
 from executor.preflight import _device_memory
-from executor.probe import Finding, ProbeResult, host_links, probe, probe_gpus, verify_backends
+from executor.probe import ProbeResult, host_links, probe, probe_gpus, verify_backends
 from simulator.costs.measured import CostTable
 from tests.executor.fake_nvml import FakeNvml
 
 GIB = 1 << 30
-PRESENT = {"GPU", "MPS", "MIG", "green contexts"}
+PRESENT = {"GPU", "MPS", "MIG", "green contexts", "static MPS partitions"}
 
 
 def machine(nvml):
@@ -51,9 +53,29 @@ def machine(nvml):
 @pytest.fixture
 def two_gpus(monkeypatch):
     found = machine(FakeNvml(count=2))
-    monkeypatch.setattr(coordinate_cut, "verify_backends", lambda result: result)
+    monkeypatch.setattr(probe_module, "look_from_inside", lambda seat: {"text": "fine"})
     monkeypatch.setattr(coordinate_cut, "host_gpus", lambda: found.inventory)
     return found
+
+
+@pytest.fixture
+def mps_daemon(tmp_path, monkeypatch):
+    """A control program in place of a daemon's; called, it tells what it was told so far."""
+    log, program = tmp_path / "log", tmp_path / "nvidia-cuda-mps-control"
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+
+    def daemon(answer="Partition ${1%% *}/$$ created"):
+        lines = log.read_text().splitlines() if log.exists() else []
+        program.write_text(
+            f'#!/bin/sh\nread line\necho "$line" >> {log}\n'
+            f'case "$line" in "sm_partition add"*) set -- "${{line#sm_partition add }}"\n'
+            f'echo "{answer}";; esac\n'
+        )
+        program.chmod(0o755)
+        return lines
+
+    daemon()
+    return daemon
 
 
 @pytest.mark.parametrize(
@@ -85,17 +107,19 @@ def test_all_memory_of_a_gpu_is_more_than_is_free(two_gpus):
 
 
 def test_mig_layouts_are_the_instances_that_exist(monkeypatch):
-    monkeypatch.setattr(coordinate_cut, "verify_backends", lambda result: result)
+    monkeypatch.setattr(probe_module, "look_from_inside", lambda seat: {"text": "fine"})
     small, large = ("1g.18gb", 16, 18 << 10), ("3g.71gb", 60, 71 << 10)
     found = machine(FakeNvml(count=1, mig=1, instances={0: large, 2: small, 4: small}))
     cut = make_cut(found, Backend.mig, 10)
     assert {gmis: len(layout.slices) for gmis, layout in cut.layouts.items()} == {1: 1, 2: 2}
     (part, _) = cut.layouts[2].slices
     assert (part.units, part.memory_bytes) == (16, 18 * GIB)
-    with pytest.raises(ConfigError, match=r"cuts GPUs that are not in MIG mode, .* none: gpu0"):
+    with pytest.raises(ConfigError, match="needs MPS on this machine: absent: every GPU is in MIG"):
         make_cut(found, Backend.mps, 10)
-    with pytest.raises(ConfigError, match="cuts GPUs that are in MIG mode"):
-        make_cut(machine(FakeNvml(count=1)), Backend.mig, 10)
+    _, findings, inventory = probe_gpus(FakeNvml(count=1, mig=0))
+    off = dataclasses.replace(found, findings=findings, inventory=inventory)
+    with pytest.raises(ConfigError, match="needs MIG on this machine: gpu0: absent: supported and"):
+        make_cut(off, Backend.mig, 10)
     with pytest.raises(ClusterError, match="instances of one size on every GPU"):
         instance_layouts({"gpu0": [(16, GIB)], "gpu1": [(60, GIB)]})
 
@@ -116,9 +140,8 @@ def test_a_back_end_that_is_absent_is_refused_with_the_reason_of_the_probe(capsy
 
 def test_a_worker_that_would_refuse_to_run_is_a_reason_too(monkeypatch):
     found = machine(FakeNvml(count=1))
-    refused = Finding(name="MPS", is_present=False, detail="absent: it runs without MPS")
-    verified = dataclasses.replace(found, findings=(refused,))
-    monkeypatch.setattr(coordinate_cut, "verify_backends", lambda result: verified)
+    error = {"error": "it runs without MPS"}
+    monkeypatch.setattr(probe_module, "look_from_inside", lambda seat: error)
     with pytest.raises(ConfigError, match="needs MPS on this machine: absent: it runs without MPS"):
         make_cut(found, Backend.mps, 4)
 
@@ -126,6 +149,70 @@ def test_a_worker_that_would_refuse_to_run_is_a_reason_too(monkeypatch):
 def test_mps_percentages_bound_a_client_and_reserve_nothing(two_gpus):
     assert make_cut(two_gpus, Backend.mps, 2).occupancy is Occupancy.time_weighted
     assert make_cut(two_gpus, Backend.green_context, 2).occupancy is Occupancy.reserved
+
+
+def test_static_partitions_are_tried_cut_in_chunks_and_reserved(
+    two_gpus, mps_daemon, monkeypatch, capsys
+):
+    """Each of an H200's 132 SMs by 8: 128, 2 x 64, 3 x 40, 4 x 32; percentages would be refused."""
+    tried = []
+
+    def look(seat):
+        tried.append(seat.mps)
+        return {"text": "64 SMs"}
+
+    monkeypatch.setattr(probe_module, "look_from_inside", look)
+    cut = make_cut(two_gpus, Backend.mps, 4, static_mps=True)
+    assert [(mps.percentage, bool(mps.partition)) for mps in tried] == [(None, True)]
+    assert [{part.units for part in cut.layouts[n].slices} for n in (1, 2, 3, 4)] == [
+        {128},
+        {64},
+        {40},
+        {32},
+    ]
+    assert cut.occupancy is Occupancy.reserved
+    for layout in cut.layouts.values():  # every one can be started
+        seating = Seating(layout.apply(two_gpus.hardware), True, inventory=two_gpus.inventory)
+        assert all(seat.mps.partition for seat in seating.seats)
+        seating.release()
+    added = [line for line in mps_daemon() if "add" in line]
+    assert len(added) == 1 + 2 * (1 + 2 + 3 + 4)
+    assert len([line for line in mps_daemon() if "rm" in line]) == len(added)
+    assert make_cut(two_gpus, Backend.mps, 64, static_mps=True).layouts.keys() == set(range(1, 17))
+    keys = {
+        calibration_key(
+            SETTINGS, two_gpus.hardware, CalibrationSettings(), cut.measured, static_mps=static
+        )
+        for static in (False, True)
+    }
+    assert len(keys) == 2
+
+
+def test_a_daemon_without_static_partitions_is_a_reason(two_gpus, mps_daemon):
+    mps_daemon(answer="Failed to fulfill the request")
+    with pytest.raises(
+        ConfigError, match=r"needs static MPS partitions on this machine: absent: .*Failed to fulf"
+    ):
+        make_cut(two_gpus, Backend.mps, 4, static_mps=True)
+
+
+@pytest.mark.parametrize("backend", [b for b in Backend if b is not Backend.mps])
+def test_static_partitions_are_of_mps_clients_only(capsys, backend):
+    words = ["job=ppo_pendulum", f"backend={backend.value}", "executor.static_mps=true"]
+    assert main(["coordinate", *words]) == 2
+    assert f"and a layout of backend={backend.value} has none" in capsys.readouterr().err
+
+
+def test_an_all_reduce_has_the_gmis_of_all_gpus(coordinator, monkeypatch):
+    members = []
+
+    def spied(*args, num_gmis, **options):
+        members.append(num_gmis)
+        return predict(*args, num_gmis=num_gmis, **options)
+
+    monkeypatch.setattr(module, "predict", spied)
+    module._show_model(coordinator, SETTINGS.envs_per_shard, View())
+    assert set(members) == {8}  # two GPUs of four
 
 
 def unit_costs(problem):

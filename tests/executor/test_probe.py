@@ -98,7 +98,7 @@ def test_this_machine_can_be_cut_into_cores():
     names = [finding.name for finding in result.findings]
     assert names == [
         *("CPU cores", "memory", "shared memory"),
-        *("GPU", "MPS", "MIG", "green contexts"),
+        *("GPU", "MPS", "MIG", "green contexts", "static MPS partitions"),
     ]
     assert all(f.is_present or f.detail.count("absent: ") for f in result.findings)
 
@@ -122,7 +122,7 @@ def test_absent_gpu_has_its_reason(nvml, reason):
     gpus, findings, inventory = probe_gpus(nvml)
     assert gpus == ()
     assert inventory.gpus == ()
-    assert len(findings) == 4
+    assert len(findings) == 5
     for finding in findings:
         assert not finding.is_present
         assert reason in finding.detail
@@ -140,6 +140,7 @@ def test_gpus_become_processors(monkeypatch):
     by_name = {finding.name: finding for finding in findings}
     assert by_name["GPU"].is_present
     assert "no nvidia-cuda-mps-control" in by_name["MPS"].detail
+    assert by_name["static MPS partitions"].detail == by_name["MPS"].detail
     assert "switched off" in by_name["MIG"].detail
     assert not by_name["MIG"].is_present
     assert not nvml.is_open

@@ -10,7 +10,7 @@ from allocating_gmi import AllocatesOnGPU
 
 from doppler.config import JOBS
 from doppler.core.cluster import Cluster
-from doppler.core.errors import ExecutionError, KernelError
+from doppler.core.errors import KernelError
 from doppler.core.layout import Backend, Layout, Slice, per_core_layout
 from doppler.core.plan import make_plan
 from doppler.core.problem import Problem
@@ -20,7 +20,7 @@ from doppler.jobs import build_job
 from doppler.session import JobSession
 from doppler.simple_plans import job_problem, spread_plan
 from executor.job_spec import JobSpec
-from executor.launch.seats import Seating, plan_seats
+from executor.launch.seats import plan_seats
 from executor.options import ExecutorOptions
 from executor.probe import look_from_inside, probe, trial_devices, verify_backends
 from executor.runtime import CoreExecutor
@@ -122,13 +122,8 @@ def test_a_plan_runs_on_mps_clients():
 
 @pytest.mark.mps
 def test_a_plan_runs_on_static_partitions():
-    found = require("MPS")
+    found = require("static MPS partitions")
     units = found.inventory.gpus[0].num_units // 16 * 8
-    cluster = parts_of_first_gpu(found, Backend.mps, units, 2).apply(found.hardware)
-    try:
-        Seating(cluster, static_mps=True).release()
-    except ExecutionError as error:
-        pytest.skip(f"no static partitions: {error}")
     check_on_first_gpu(found, Backend.mps, units, 2, ExecutorOptions(static_mps=True))
 
 
