@@ -37,6 +37,9 @@ DRAWN_AT_ONCE = 16
 MOST_KEPT = 256
 """Plans that walks may start from: the best ones."""
 
+STEPS_PER_CHOICE = 64
+"""Most steps of a walk per device that a unit may go to and per op with a place in the order."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PredictedSettings:
@@ -49,7 +52,7 @@ class PredictedSettings:
         chains: Walks side by side; each ends in one simulation.
         fewest_steps, steps: Predictions of one walk, drawn anew for every round, short and long
             ones as likely. More find plans that the prediction likes better and the simulator may
-            not.
+            not. Never more than `STEPS_PER_CHOICE` for every choice that the problem has.
         hot, cold: First and last temperature of a walk, as parts of the best value.
         spread: Mean rank of the plan that a walk starts from; the first one of a round starts from
             the best.
@@ -109,6 +112,8 @@ class PredictedSearch:
         self._drawing, self._settings, self._rng = drawing, settings, rng
         self._mask = decoder.lists.mask
         self._moves = make_move_tables(self._mask)
+        choices = int(self._mask.allowed_UD[self._mask.movable].sum()) + self._moves.keyed.size
+        self._most_steps = STEPS_PER_CHOICE * choices
         self._pool: list[tuple[int, Ints, Ints]] = []
         self._seen: set[bytes] = set()
 
@@ -194,7 +199,7 @@ class PredictedSearch:
         placements, priorities = (np.stack([row[k] for row in starts]) for k in (1, 2))
         values = self._predictor.score(placements, priorities)
         low, high = np.log((settings.fewest_steps, settings.steps))
-        steps = round(float(np.exp(rng.uniform(low, high))))
+        steps = min(self._most_steps, round(float(np.exp(rng.uniform(low, high)))))
         budget = Budget(number * steps)
         evaluator = Evaluator(self._predictor.problem, self._predictor, budget, "predicted")
         walk = Walk(

@@ -149,6 +149,24 @@ def test_it_ends_where_walks_lead_nowhere_new():
     assert guided(pair, 300, QUICK)[1] == best
 
 
+@pytest.mark.parametrize(
+    ("num_ops", "num_devices", "most"),
+    [(2, 1, 64 * 2), (3, 2, 64 * (3 * 2 + 3)), (60, 4, PredictedSettings().steps)],
+)
+def test_a_walk_is_no_longer_than_its_choices_are_many(monkeypatch, num_ops, num_devices, most):
+    taken, run = [], predicted_walk.Walk.run
+
+    def recorded(self, steps, hot, cold):
+        taken.append(steps)
+        run(self, steps, hot, cold)
+
+    monkeypatch.setattr(predicted_walk.Walk, "run", recorded)
+    always = PredictedSettings(fewest_steps=PredictedSettings().steps, polish_share=0.0)
+    guided(chain(num_ops, num_devices, 0), 20, always)
+    assert taken
+    assert max(taken) == most
+
+
 class Misleading:
     """Predicts long plans to be short."""
 
