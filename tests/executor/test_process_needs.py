@@ -2,6 +2,7 @@
 
 import io
 import os
+from types import SimpleNamespace
 
 import pytest
 from core_clusters import core_cluster, problem_of
@@ -11,6 +12,7 @@ from toy_job import toy_graph
 from doppler.console import View
 from doppler.core.cluster import Cluster, Device
 from doppler.core.errors import CapacityError
+from doppler.core.problem import Problem
 from doppler.gmi import GMI, GMIManager
 from doppler.graphs.collectives import direct
 from doppler.preflight import show_preflight
@@ -162,6 +164,17 @@ def test_the_preflight_says_which_memory_is_limited():
     assert "may take" not in preflight_text(problem)
     text = preflight_text(problem, limit_memory=True)
     assert text.count("of cpu's memory, the most that it may take") == 2
+
+
+def test_the_preflight_says_where_no_memory_can_be_limited(monkeypatch):
+    cluster = Cluster(name="c", devices=(on_gpu("m", "mps", 66),))
+    seats = SimpleNamespace(seats=plan_seats(cluster, INVENTORY, {}), inventory=INVENTORY)
+    monkeypatch.setattr("doppler.preflight.Seating", lambda cluster: seats)
+    problem = Problem(graph=toy_graph(), cluster=cluster)
+    assert "is limited" not in preflight_text(problem)
+    text = preflight_text(problem, limit_memory=True)
+    assert "may take" not in text
+    assert "no memory is limited: that is for core groups" in text
 
 
 def test_the_preflight_is_printed_process_by_process():
