@@ -50,7 +50,7 @@ EXPLORE = AnnealingSettings(orders=0.0, rounds=((8, 0.5), (3, 0.5)))
 GO_ON = AnnealingSettings(orders=0.0, rounds=((3, 0.3), (1, 0.7)))
 POLISH = AnnealingSettings(orders=0.0, hot=0.003, rounds=((1, 1.0),))
 POLISHED = "polish"
-NEAR = 1.05
+NEAR, FAR = 1.05, 1.3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +60,8 @@ class PortfolioSettings:
     Attributes:
         placement: Annealing on devices, from list schedules and the seeds.
         heft: Perturbed HEFT.
-        keys: Annealing on keys.
+        keys: Annealing on keys, unless the perturbed orders are 30 % behind: one of its plans costs
+            as much as ten of a walk over devices.
         brkga: BRKGA, unless the orders so far are 5 % behind.
         evolve, again: BRKGA and annealing on keys once more, where an order made the best plan.
     """
@@ -160,7 +161,8 @@ def search(
 
     add(_explore(tuple(seeds)), settings.placement)
     add(heft.perturbed, settings.heft)
-    add(anneal_orders.plan, settings.keys)
+    if not _orders_are_far(found):
+        add(anneal_orders.plan, settings.keys)
     if _orders_are_near(found):
         add(brkga.plan, settings.brkga)
     ranked = sorted(found, key=lambda row: row.value_ns)
@@ -203,7 +205,13 @@ def _walk_orders(start: Plan) -> Planner:
 
 
 def _orders_are_near(found: Sequence[_Found]) -> bool:
-    """True unless the best order so far is far behind the best devices."""
+    """True unless the best order so far is behind the best devices, or there are not both."""
     orders = [row.value_ns for row in found if row.is_order]
     best = min((row.value_ns for row in found), default=0)
     return len(found) > 1 and bool(orders) and min(orders) <= NEAR * best
+
+
+def _orders_are_far(found: Sequence[_Found]) -> bool:
+    """True if the best order so far is far behind the best devices."""
+    orders = [row.value_ns for row in found if row.is_order]
+    return bool(orders) and min(orders) > FAR * min(row.value_ns for row in found)
