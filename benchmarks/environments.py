@@ -36,7 +36,7 @@ SAMPLES = {
     "ppo_ball_balance": 300_000,
     "ppo_franka_cabinet": 500_000,
     "ppo_humanoid": 300_000,
-    "ppo_shadow_hand": 300_000,
+    "ppo_shadow_hand": 500_000,
 }
 COPIES, STEPS = 32, 250
 FIRST_COPY = 1_000_000  # global ids that no training environment has

@@ -63,18 +63,19 @@ PRESETS: Mapping[str, PPOJobConfig] = MappingProxyType(
             horizon=32,
             chunk=32,
             hidden=(512, 512, 256, 128),
-            epochs=5,
+            epochs=2,
             learning_rate=3e-4,
+            init_log_std=-0.5,
             gamma=0.99,
-            lam=0.98,
             clip_value=False,
         ),
     }
 )
 """Configs by job name: networks, horizons and epochs of IsaacGymEnvs, batches for two cores.
 
-BallBalance and ShadowHand have half of the copies and longer horizons. The value loss is not
-clipped where values are far larger than the clip, which IsaacGymEnvs' normalised values never are.
+BallBalance and ShadowHand have half of the copies and longer horizons, and ShadowHand two epochs
+for five. The value loss is not clipped where values are far larger than the clip, which
+IsaacGymEnvs' normalised values never are.
 """
 
 

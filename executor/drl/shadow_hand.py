@@ -22,17 +22,20 @@ class ShadowHand(Task):
 
     Implements `mujoco_env.Task`. Observation (full state): joint positions scaled to [-1, 1],
     velocities and actuator forces (24 each), pose and velocities of the block (13), the asked pose
-    and the rotation from it (11), pose and velocities of the fingertips (5 x 13), their forces and
-    torques (5 x 6), the last actions (20).
+    and the rotation from it (11; of the two quaternions of that rotation the one with w >= 0), pose
+    and velocities of the fingertips (5 x 13), their forces and torques (5 x 6), the last actions
+    (20).
 
-    Reward per step: 1 / (angle from the asked orientation + 0.1) - 10 x distance from the palm -
-    squared actions, a bonus while the angle is below `reached`.
+    Reward per step: 1 / (angle from the asked orientation + 0.1) + 10 x what the step took from
+    that angle - 10 x distance from the palm - squared actions, a bonus while the angle is below
+    `reached`.
 
     Termination: the block has left the hand.
 
-    Source: the task ShadowHand of IsaacGymEnvs (Makoviychuk et al. 2021; OpenAI et al. 2018), whose
-    full-state observation and reward terms are kept; one orientation is asked for per episode, and
-    the bonus is paid per step.
+    Source: the task ShadowHand of IsaacGymEnvs (Makoviychuk et al. 2021), whose full-state
+    observation, reward terms and servos of the fingers are kept; what a step takes from the angle
+    and the cost of a lost block are those of OpenAI et al. 2018, "Learning dexterous in-hand
+    manipulation". One orientation is asked for per episode, and the bonus is paid per step.
 
     Attributes:
         asset: Model file.
@@ -43,6 +46,7 @@ class ShadowHand(Task):
         senses_start: The first observation reads the sensors.
         distance_cost: Weight of the block's distance from where it lies in the hand (1/m).
         action_cost: Weight of the squared actions.
+        turn_reward: Reward per rad that a step takes from the angle.
         reached: rad.
         reached_bonus: Reward per step within `reached`.
         lost_distance: m from where the block lies in the hand, at which the episode ends.
@@ -57,10 +61,11 @@ class ShadowHand(Task):
     senses_start: bool = True
     distance_cost: float = 10.0
     action_cost: float = 2e-4
+    turn_reward: float = 10.0
     reached: float = 0.4
-    reached_bonus: float = 5.0
+    reached_bonus: float = 1.0
     lost_distance: float = 0.24
-    lost_cost: float = -5.0
+    lost_cost: float = -20.0
 
     def start(self, model: mujoco.MjModel, random: np.random.Generator) -> tuple[Array, Array]:
         """Returns the open hand with noise on the joints, and the block on it, turned at random."""
@@ -89,7 +94,8 @@ class ShadowHand(Task):
         out[:, 82:85] = now.qvel[:, _BLOCK_QVEL + 3 : _BLOCK_QVEL + 6] * _SPEED_SCALE
         out[:, 85:88] = _AIM
         out[:, 88:92] = now.goals
-        out[:, 92:96] = relative(block[:, 3:], now.goals)
+        turn = relative(block[:, 3:], now.goals)
+        out[:, 92:96] = np.where(turn[:, :1] < 0.0, -turn, turn)
         poses = _JOINTS + 13 * _TIPS
         out[:, 96:161] = now.sensors[:, _JOINTS:poses]
         out[:, 161:191] = now.sensors[:, poses:] * _LOAD_SCALE
@@ -101,8 +107,10 @@ class ShadowHand(Task):
         """Returns (reward[n], terminated[n])."""
         block = now.qpos[:, _BLOCK_QPOS : _BLOCK_QPOS + 7]
         distance = np.linalg.norm(block[:, :3] - _AIM, axis=1)
+        before = now.before_qpos[:, _BLOCK_QPOS + 3 : _BLOCK_QPOS + 7]
         turn = angle(relative(block[:, 3:], now.goals))
         reward: Array = 1.0 / (turn + 0.1) - self.distance_cost * distance
+        reward += self.turn_reward * (angle(relative(before, now.goals)) - turn)
         reward -= self.action_cost * np.square(now.actions).sum(axis=1)
         reward += self.reached_bonus * (turn < self.reached)
         lost = distance > self.lost_distance

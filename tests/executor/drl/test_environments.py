@@ -201,7 +201,7 @@ def test_an_anymal_on_its_side_and_a_ball_beside_the_tray_and_a_lost_block_termi
     assert changed("ball_balance", at14=2.0, at16=0.12).terminated[0]  # x and height of the ball
     lost = changed("shadow_hand", at25=1.0)  # x of the block
     assert lost.terminated[0]
-    assert lost.reward[0] == -5.0
+    assert lost.reward[0] == -20.0
 
 
 def test_goals_are_drawn_per_episode_and_move_with_the_state():
