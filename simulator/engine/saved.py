@@ -215,7 +215,9 @@ def least_of_started(tab: Tables, ws: Workspace, base: Log, row: int) -> int:
     """
     least, time = np.int64(0), ws.saved[row, NOW]
     for op in range(tab.num_ops):
-        if tab.runs[op] and base.op_start[0, op] - tab.dispatch_ns[ws.place[op]] <= time:
+        if not tab.runs[op] or base.op_ready[0, op] > time:
+            continue  # it may lie on another device now, which takes another time to dispatch
+        if base.op_start[0, op] - tab.dispatch_ns[ws.place[op]] <= time:
             least = max(least, base.op_end[0, op] + ws.tail_ns[op])
     return int(least - ws.saved[row, FIRST_START])
 

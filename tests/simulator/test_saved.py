@@ -163,13 +163,30 @@ def test_the_first_effect_of_a_device_is_when_a_producer_ends():
         assert effect_of(chain.tab, chain.base[0], placement_V, keys_V, moved_V, keys_V) == effect
 
 
+def test_what_has_started_in_a_state_does_not_depend_on_another_devices_dispatch():
+    """The last op moves from where it takes 50 ns to where it takes 5 ns and 10 ns of dispatch."""
+    problem = problem_of_three()
+    costs = make_costs(problem, ((5, 5), (5, 5), (50, 5)), dispatch_ns=(0, 10))
+    chain = Chain(problem, costs, np.zeros(3, np.int64), np.arange(3))
+    moved = np.array([0, 0, 1]), np.arange(3)
+    whole = chain.run_whole(*moved)
+    assert chain.value == 60 > whole[0]
+    assert chain.usable(*moved)
+    for mark in chain.usable(*moved):
+        assert chain.run_from(mark, *moved, whole[0]) == whole
+
+
 def line_of_three():
     """Three ops, one after the other, all on device 0."""
+    problem = problem_of_three()
+    return Chain(problem, make_costs(problem, ((5, 5),) * 3), np.zeros(3, np.int64), np.arange(3))
+
+
+def problem_of_three():
     rng = random.Random(0)
     graph = DataflowGraph(
         name="line",
         ops=tuple(Op(kind="k", name=f"o{i}", outputs=(4,)) for i in range(3)),
         edges=(Edge(0, 0, 1), Edge(1, 0, 2)),
     )
-    problem = Problem(graph=graph, cluster=random_cluster(rng, num_devices=2))
-    return Chain(problem, make_costs(problem, ((5, 5),) * 3), np.zeros(3, np.int64), np.arange(3))
+    return Problem(graph=graph, cluster=random_cluster(rng, num_devices=2))
