@@ -10,7 +10,7 @@ learn: $(STAMP)
 	$(BIN)/doppler learn
 
 test: $(STAMP)
-	$(BIN)/python -m pytest --numprocesses=2 --dist=loadfile
+	$(BIN)/python -m pytest
 
 check: $(STAMP)
 	$(BIN)/ruff check .
