@@ -3,9 +3,10 @@
 The models as shipped stop the solver early and have pyramidal friction cones, whose edges each
 engine turns as it likes; both make the engines part after some steps of contact. So agreement is
 held on the same models with elliptic cones and a solver that converges. What is left is float32,
-and contacts of a box that one engine sees a step before the other: one of ShadowHand's eight blocks
-may go its own way after one (seen with actions of seeds 0 and 2, not of seed 1). Seen to fail when
-the velocities of bodies are those of the step before (BallBalance), or the solver starts warm.
+and contacts of a box that one engine sees a step before the other: some of ShadowHand's eight
+blocks may go their own way after one (one did with actions of seeds 0 and 2, none of seed 1; Warp's
+code is made for the processor, so two are let go). Seen to fail when the velocities of
+bodies are those of the step before (BallBalance), or the solver starts warm.
 """
 
 import copy
@@ -55,7 +56,7 @@ def test_both_engines_go_the_same_way(name):
         for engine in (RolloutPhysics, WarpPhysics)
     )
     assert expected.reset(0).tobytes() == actual.reset(0).tobytes()
-    tolerance, may_part = (SHADOW_HAND, 1) if name == "shadow_hand" else (ELSEWHERE, 0)
+    tolerance, may_part = (SHADOW_HAND, 2) if name == "shadow_hand" else (ELSEWHERE, 0)
     same = np.ones(8, np.bool_)
     for action in actions_for(expected, 10):
         here, there = expected.step(action), actual.step(action)
