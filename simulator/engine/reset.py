@@ -153,10 +153,10 @@ def reset_ready(tab: Tables, ws: Workspace, iterations: int) -> None:
 
 
 @jit
-def reset_memory(tab: Tables, ws: Workspace) -> None:
-    """Group state, resident inputs and initial versions lie in memory at t = 0."""
+def fill_lasting(tab: Tables, ws: Workspace) -> None:
+    """Sets the used bytes of each device to group state and resident inputs, which never go."""
     for device in range(tab.num_devices):
-        ws.used[device], ws.peak[device] = 0, 0
+        ws.used[device] = 0
     for group in range(tab.group_leader.size):
         ws.used[ws.place[tab.group_leader[group]]] += tab.group_state[group]
     for tensor in range(tab.resident_bytes.size):
@@ -166,6 +166,14 @@ def reset_memory(tab: Tables, ws: Workspace) -> None:
             if ws.served[device] != ws.scalars[STAMP]:
                 ws.served[device] = ws.scalars[STAMP]
                 ws.used[device] += tab.resident_bytes[tensor]
+
+
+@jit
+def reset_memory(tab: Tables, ws: Workspace) -> None:
+    """Group state, resident inputs and initial versions lie in memory at t = 0."""
+    fill_lasting(tab, ws)
+    for device in range(tab.num_devices):
+        ws.peak[device] = 0
     for cell in range(ws.newest.size):
         ws.newest[cell] = -tab.window
     for tensor in range(tab.tensor_op.size):

@@ -1,6 +1,7 @@
 """Least time from an op to the end of the pass under a plan: what early stops are decided by."""
 
 from simulator.engine.jit import STAMP, jit
+from simulator.engine.reset import fill_lasting
 from simulator.engine.tables import Tables
 from simulator.engine.workspace import Workspace
 
@@ -31,17 +32,7 @@ def fill_tails(tab: Tables, ws: Workspace) -> None:
 @jit
 def may_overflow(tab: Tables, ws: Workspace, iterations: int) -> bool:
     """True if a device may need more bytes than it has, whatever of the plan runs when."""
-    for device in range(tab.num_devices):
-        ws.used[device] = 0
-    for group in range(tab.group_leader.size):
-        ws.used[ws.place[tab.group_leader[group]]] += tab.group_state[group]
-    for tensor in range(tab.resident_bytes.size):
-        ws.scalars[STAMP] += 1
-        for index in range(tab.resident_ptr[tensor], tab.resident_ptr[tensor + 1]):
-            device = ws.place[tab.resident_dst[index]]
-            if ws.served[device] != ws.scalars[STAMP]:
-                ws.served[device] = ws.scalars[STAMP]
-                ws.used[device] += tab.resident_bytes[tensor]
+    fill_lasting(tab, ws)
     versions = min(iterations, tab.window + 2)
     for tensor in range(tab.tensor_op.size):
         op = tab.tensor_op[tensor]
